@@ -1,0 +1,1 @@
+"""What an operator may change, as data: the settings table and the shell's start file."""

@@ -1,0 +1,1 @@
+"""Who may ask, over HTTP: settings, listeners, access, schemas, routes."""

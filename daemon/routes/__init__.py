@@ -1,0 +1,1 @@
+"""One thin module per noun of the API; no logic lives here."""

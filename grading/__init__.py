@@ -1,0 +1,1 @@
+"""What is run and judged: checks, workspaces, capture, submission, grade."""

@@ -1,0 +1,1 @@
+"""Everything that starts a process. No other folder may."""

@@ -1,0 +1,127 @@
+"""Users, and becoming one.
+
+Runs as: root (or, in development, one ordinary user who then is everybody).
+Distrusts: nothing at lookup; the child it confines is about to run hostile code.
+Promises: after ``become`` the process has exactly the account's uid, gid and groups in all three slots, cannot get
+  root back, gains nothing through set-uid programs, has default signals, and dies with the daemon.
+Does not promise: anything when the daemon itself is not root; then every account is the calling user.
+Checked by: tests/system/test_accounts.py.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pwd
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from shell.errors import AccountError
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_GET_NO_NEW_PRIVS = 39
+
+# Loaded here, not in the child: between fork and exec nothing should look for a library.
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One user as the kernel sees it, and where that user is at home."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+    def with_private_gid(self, gid: int) -> Account:
+        """The same uid under a group of its own: processes of the account proper can then not trace it."""
+        return replace(self, gid=gid, groups=(gid,))
+
+
+def find_account(name: str) -> Account:
+    """The account called ``name``; AccountError when the system has none."""
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        raise AccountError(f"user {name} does not exist; create it with: useradd --create-home {name}") from None
+    groups = tuple(sorted(set(os.getgrouplist(name, entry.pw_gid))))
+    return Account(name, entry.pw_uid, entry.pw_gid, groups, entry.pw_dir)
+
+
+def current_account() -> Account:
+    """The calling user, for a daemon that was not started as root."""
+    uid = os.geteuid()
+    try:
+        return find_account(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return Account(str(uid), uid, os.getegid(), tuple(os.getgroups()), os.environ.get("HOME", "/"))
+
+
+def unprivileged_pair(agent: str, runner: str) -> tuple[Account, Account]:
+    """The agent's and the runner's accounts; AccountError when one is missing, is root, or both are one user."""
+    first, second = find_account(agent), find_account(runner)
+    for account in (first, second):
+        if account.uid == 0 or account.gid == 0 or 0 in account.groups:
+            raise AccountError(f"user {account.name} has root's uid or group; name an unprivileged user")
+    if first.uid == second.uid:
+        raise AccountError(f"agent and runner are the same user ({agent}, {runner}); name two different ones")
+    if first.gid in second.groups or second.gid in first.groups:
+        raise AccountError(f"users {agent} and {runner} share a group; give each a group of its own")
+    return first, second
+
+
+def is_isolated() -> bool:
+    """Whether accounts can be switched at all, that is: whether the daemon runs as root."""
+    return os.geteuid() == 0
+
+
+def child_setup(account: Account, cwd: str | None, *, umask: int = 0o022) -> Callable[[], None]:
+    """What a child must do between fork and exec to run as ``account`` in ``cwd``.
+
+    Fits ``preexec_fn`` of subprocess and of pexpect. An exception in it keeps the program from starting.
+    """
+
+    def setup() -> None:
+        default_signals()
+        os.umask(umask)
+        become(account)
+        # After the switch of identity, so that root never follows a link the agent planted.
+        if cwd is not None:
+            os.chdir(cwd)
+
+    return setup
+
+
+def default_signals() -> None:
+    """Give every signal its default action and an empty mask: Python ignores SIGPIPE and SIGXFSZ, children inherit."""
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def become(account: Account) -> None:
+    """Turn this process into ``account`` for good and verify it; AccountError when anything is not as asked.
+
+    The order is the point: groups while still root, gid before uid (after it there is no right to change it), and
+    the parent-death signal last, because a change of credentials clears it.
+    """
+    if os.geteuid() == 0:
+        os.setgroups(account.groups)
+        os.setresgid(account.gid, account.gid, account.gid)
+        os.setresuid(account.uid, account.uid, account.uid)
+    if os.getresuid() != (account.uid,) * 3 or (account.uid != 0 and 0 in os.getresgid()):
+        raise AccountError(f"could not become user {account.name}")
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    if _libc.prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1:
+        raise AccountError("no_new_privs did not take effect")
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise AccountError(f"prctl({option}) failed: {os.strerror(ctypes.get_errno())}")

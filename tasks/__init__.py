@@ -1,0 +1,1 @@
+"""What a task is: its config, its folder, and the datasets tasks come in."""
