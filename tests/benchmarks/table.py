@@ -26,6 +26,7 @@ class BenchContext:
 
     scratch: Path
     quick: bool = False
+    peers: bool = False
     notes: list[str] = field(default_factory=list)
 
     @contextmanager
