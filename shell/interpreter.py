@@ -1,4 +1,7 @@
-"""Which Python a helper process of another user can run."""
+"""Which Python a helper process of another user can run, and how it gets its program.
+
+Helper programs are started as ``[shared_python(), "-I", "-S", "-B", f"/dev/fd/{fd}"]`` with ``fd`` from ``program_fd``.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,22 @@ def shared_python() -> str:
         f"no Python that other users may run: {sys.executable} is closed to them and {_SYSTEM_PYTHON} is missing; "
         "install the system's python3"
     )
+
+
+def program_fd(path: str) -> int:
+    """A descriptor that holds the program at ``path``; the caller passes it to the child and closes it.
+
+    The checkout may lie in a directory that other users cannot enter, so they get the text and not its path.
+    """
+    with open(path, "rb") as file:
+        text = file.read()
+    fd = os.memfd_create("helper", os.MFD_CLOEXEC)
+    try:
+        os.write(fd, text)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _all_may_execute(path: str) -> bool:
