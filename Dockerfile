@@ -1,0 +1,45 @@
+# The tool layer: a case image goes in (the project at its vulnerable commit, the task's files in /ssebench), a run
+# image comes out (the same with the daemon, the two users and the clean clone).
+#
+#   docker build --build-arg CASE_IMAGE=<case image> -t <run image> .
+#   docker run --rm -p 127.0.0.1:4263:4263 <run image>
+#
+# Works on case images that are Debian or made from it.
+ARG CASE_IMAGE
+FROM ${CASE_IMAGE}
+USER root
+SHELL ["/bin/sh", "-euc"]
+
+RUN apt-get update; \
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        bash ca-certificates git procps python3 python3-venv; \
+    rm -rf /var/lib/apt/lists/*
+
+# The system's Python and not the case image's: the task may need another one, and both users must be able to run it.
+COPY setup.py pyproject.toml /opt/ssebench/build/
+COPY conf /opt/ssebench/build/conf
+COPY daemon /opt/ssebench/build/daemon
+COPY grading /opt/ssebench/build/grading
+COPY shell /opt/ssebench/build/shell
+COPY sse /opt/ssebench/build/sse
+COPY tasks /opt/ssebench/build/tasks
+RUN /usr/bin/python3 -m venv /opt/ssebench/venv; \
+    /opt/ssebench/venv/bin/pip install --no-cache-dir --disable-pip-version-check '/opt/ssebench/build[daemon]'; \
+    rm -rf /opt/ssebench/build
+
+RUN for user in model runner; do \
+        id "$user" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash "$user"; \
+    done
+
+# The clean clone is taken before the tree is given away; both hold the same bytes. The answer is for root alone.
+RUN source=$(sed -n 's/^source: *//p' /ssebench/config.yaml); \
+    cp -a "$source" /ssebench-repo; \
+    chown -R root:root /ssebench-repo /ssebench; \
+    chmod 0700 /ssebench-repo /ssebench; \
+    chown -R model:model "$source"; \
+    install -d -m 0700 /run/ssebench /var/lib/ssebench
+
+ENV SSE_DAEMON_SOCKET=/tmp/sse.sock \
+    SSE_ADMIN_SOCKET=/run/ssebench/admin.sock
+EXPOSE 4263
+ENTRYPOINT ["/opt/ssebench/venv/bin/ssebench-daemon"]
