@@ -1,8 +1,6 @@
-"""First of all gevent patches; then what every test shares: users, and a look for what a test left behind."""
+"""What every test shares: users, and a look for what a test left behind. tests/support/patched.py ran before this."""
 
-from daemon.patching import patch
+from tests.support.leaks import leak_check
+from tests.support.users import TestUsers, pytest_runtest_setup, test_users
 
-patch()
-
-from tests.support.leaks import leak_check  # noqa: F401
-from tests.support.users import TestUsers, pytest_runtest_setup, test_users  # noqa: F401
+__all__ = ["TestUsers", "leak_check", "pytest_runtest_setup", "test_users"]
