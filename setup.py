@@ -34,6 +34,8 @@ TEST = [
     "rich>=14,<16",  # tables of the demo and the benchmarks
     "mypy>=2,<3",
     "ruff>=0.17,<0.18",  # one minor version: its formatting is part of the lint
+    "types-gevent",
+    "types-greenlet",
     "types-PyYAML",
     "types-pexpect",
 ]

@@ -3,7 +3,7 @@
 Runs as: root.
 Distrusts: nothing inside; the directory is 0700 and root's, and is refused otherwise.
 Promises: a new start of the same run (same task, same source) finds the base and the mark "agent phase ended" of the
-  one before; the mark is on the disk before ``mark_phase_ended`` returns; the reserve can be freed when the disk is full.
+  one before; the mark is on the disk before ``mark_phase_ended`` returns; the reserve can be freed on a full disk.
 Does not promise: to notice that an operator exchanged its files.
 Checked by: tests/unit/grading/test_state.py.
 """

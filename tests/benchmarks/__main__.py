@@ -1,4 +1,4 @@
-"""``./run bench [--quick] [--peers] [TOPIC...]``: every figure as a ratio within one run; asserts nothing about time."""
+"""``./run bench [--quick] [--peers] [TOPIC...]``: figures as ratios within one run; asserts nothing on time."""
 
 from daemon.patching import patch
 

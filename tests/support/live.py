@@ -143,9 +143,7 @@ def daemon_environment(root: Path, task: ToyTask, **more: str) -> dict[str, str]
     return env
 
 
-def start_process(
-    env: dict[str, str], log_path: Path, *arguments: str, wait: bool = True
-) -> subprocess.Popen[bytes]:
+def start_process(env: dict[str, str], log_path: Path, *arguments: str, wait: bool = True) -> subprocess.Popen[bytes]:
     """Start ``python -m daemon``; with ``wait`` it has announced every listener on return."""
     with open(log_path, "ab") as log:
         offset = log.tell()

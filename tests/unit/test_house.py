@@ -32,6 +32,7 @@ def modules(folder: str) -> list[Path]:
 
 
 ALL_MODULES = [path for folder in ALLOWED for path in modules(folder)]
+ABOVE_SHELL = [path for folder in ALLOWED if folder != "shell" for path in modules(folder)]
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -53,14 +54,14 @@ def test_a_folder_imports_only_from_floors_below(path: Path) -> None:
     assert ours <= allowed, f"{name(path)} imports {sorted(ours - allowed)}"
 
 
-# The SDK is free to be the only thing below the daemon that others build on; of it, these floors take the version alone.
+# The SDK is for other programs: of it, these floors take the version, the prompt and its input, never the client.
 @pytest.mark.parametrize("path", [*modules("daemon"), *modules("tasks")], ids=name)
 def test_only_the_evaluator_and_the_prompt_command_use_the_sdk(path: Path) -> None:
     used = {module for module in imported(ast.parse(path.read_text("utf-8"))) if module.split(".")[0] == "sse"}
     assert used <= {"sse.version", "sse.prompt", "sse.metadata"}, f"{name(path)} imports {sorted(used)}"
 
 
-@pytest.mark.parametrize("path", [path for path in ALL_MODULES if path.parts[len(REPOSITORY.parts)] != "shell"], ids=name)
+@pytest.mark.parametrize("path", ABOVE_SHELL, ids=name)
 def test_only_shell_starts_processes(path: Path) -> None:
     tree = ast.parse(path.read_text("utf-8"))
     found = {module.split(".")[0] for module in imported(tree)} & STARTS_PROCESSES
@@ -96,9 +97,10 @@ def test_a_fresh_interpreter_patches_before_anything_else_is_imported() -> None:
 def test_the_sdk_needs_nothing_of_the_daemon() -> None:
     program = (
         "import sys\n"
+        "refused = {'flask', 'gevent', 'pexpect', 'marshmallow', 'yaml', 'daemon', 'grading', 'shell', 'tasks'}\n"
         "class Refuse:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in {'flask', 'gevent', 'pexpect', 'marshmallow', 'yaml', 'daemon', 'grading', 'shell'}:\n"
+        "        if name.split('.')[0] in refused:\n"
         "            raise ImportError(name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "import sse.daemon, sse.project, sse.prompt, sse.grading, sse.dialog, sse.reference, sse.tools.bash\n"
