@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 
 import gevent
-import greenlet
 import pytest
 
 from shell.accounts import find_account
@@ -39,17 +38,12 @@ def user_processes() -> list[int]:
 def live_greenlets() -> int:
     """How many greenlets of this process have not ended."""
     gc.collect()
-    return sum(1 for thing in gc.get_objects() if isinstance(thing, gevent.Greenlet) and not greenlet_dead(thing))
-
-
-def greenlet_dead(thing: gevent.Greenlet) -> bool:
-    """Whether a gevent greenlet has ended or never started."""
-    return thing.dead or not greenlet.greenlet.__bool__(thing)
+    return sum(1 for thing in gc.get_objects() if isinstance(thing, gevent.Greenlet) and not thing.ready())
 
 
 @pytest.fixture(autouse=True)
 def leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail a test that leaves something behind; ``@pytest.mark.leaks_ok`` does not exist on purpose."""
+    """Fail a test with real users that leaves something behind; there is no way to opt out on purpose."""
     if request.node.get_closest_marker("users") is None:
         yield
         return
