@@ -1,0 +1,176 @@
+"""The stage of the demo: a bundled task laid out below one directory, and the daemon that serves it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from shell.accounts import Account, current_account, find_account, is_isolated
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DATASET = REPOSITORY / "datasets" / "demo"
+DEFAULT_TASK = "recdump-CWE-121"
+_START_SECONDS = 20.0
+_STOP_SECONDS = 15.0
+
+
+class StageError(Exception):
+    """The demo cannot go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A laid-out task and the settings of the daemon that will serve it. Every path is below ``root``."""
+
+    task: str
+    root: Path
+    agent: Account
+    runner: Account
+
+    @property
+    def results(self) -> Path:
+        """Where the daemon and the evaluator write: final.patch, commits.log, result.json, logs."""
+        return self.root / "var" / "results"
+
+    @property
+    def log_path(self) -> Path:
+        """What the daemon prints."""
+        return self.root / "daemon.log"
+
+    @property
+    def agent_socket(self) -> Path:
+        """The agent-facing Unix socket."""
+        return self.root / "sse.sock"
+
+    @property
+    def admin_socket(self) -> Path:
+        """The admin Unix socket."""
+        return self.root / "admin" / "admin.sock"
+
+    def environment(self) -> dict[str, str]:
+        """The settings of the daemon and the evaluator."""
+        settings = {
+            "SSE_DAEMON_SOCKET": self.agent_socket,
+            "SSE_ADMIN_SOCKET": self.admin_socket,
+            "SSE_HTTP_HOST": "127.0.0.1",
+            "SSE_HTTP_PORT": os.environ.get("SSE_HTTP_PORT", "0"),
+            "SSE_BENCH_PATH": self.root / "ssebench",
+            "SSE_REPO_PATH": self.root / "ssebench-repo",
+            "SSE_RESULTS": self.results,
+            "SSE_ARCHIVE": self.root / "archive",
+            "SSE_DIFFICULTY": os.environ.get("SSE_DIFFICULTY", "0"),
+            "SSE_AGENT_USER": self.agent.name,
+            "SSE_RUNNER_USER": self.runner.name,
+            "SSE_RUNNER_DIR": self.root / "runner",
+        }
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("SSE_")}
+        return outside | {name: str(value) for name, value in settings.items()}
+
+
+def task_names() -> list[str]:
+    """The bundled tasks."""
+    return sorted(path.name for path in DATASET.iterdir() if (path / "prepare.sh").is_file())
+
+
+def set_stage(task: str, parent: Path | None = None) -> Stage:
+    """Lay ``task`` out afresh below ``parent`` and return its stage; StageError when that is impossible."""
+    if task not in task_names():
+        raise StageError(f"no bundled task {task}; there are {', '.join(task_names())}")
+    parent = parent or _default_parent()
+    agent, runner = (
+        (find_account("model"), find_account("runner")) if is_isolated() else (current_account(), current_account())
+    )
+    stage = Stage(task, parent / task, agent, runner)
+    shutil.rmtree(stage.root, ignore_errors=True)
+    stage.root.mkdir(parents=True, mode=0o755)
+    _install_packages(DATASET / task / "packages")
+    environment = os.environ | {
+        "ROOT": str(stage.root),
+        "SSE_AGENT_USER": agent.name,
+        "SSE_RUNNER_USER": runner.name,
+        "DEMO_CACHE": str(parent / "cache"),
+    }
+    done = subprocess.run([DATASET / task / "prepare.sh"], env=environment, check=False)
+    if done.returncode != 0:
+        raise StageError(f"{task}: prepare.sh ended with {done.returncode}; its messages are above")
+    archive = stage.root / "archive"
+    archive.mkdir(mode=0o755)
+    os.chown(archive, agent.uid, agent.gid)
+    return stage
+
+
+def _default_parent() -> Path:
+    if is_isolated():
+        return Path("/var/lib/ssebench-demo")
+    return Path.home() / ".cache" / "ssebench-demo"
+
+
+def _install_packages(listed: Path) -> None:
+    """Install the Debian packages a task needs and the machine lacks."""
+    names = listed.read_text("utf-8").split() if listed.exists() else []
+    missing = [name for name in names if not _is_installed(name)]
+    if not missing:
+        return
+    if not is_isolated():
+        raise StageError(f"missing Debian packages: {' '.join(missing)}; install them as root")
+    print(f"installing {' '.join(missing)}", flush=True)
+    quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["apt-get", "update", "-qq"], check=True)
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
+    if subprocess.run(install, env=quiet, stdout=subprocess.DEVNULL, check=False).returncode != 0:
+        raise StageError(f"apt-get could not install {' '.join(missing)}; its messages are above")
+
+
+def _is_installed(package: str) -> bool:
+    status = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${db:Status-Status}", package], capture_output=True, text=True, check=False
+    )
+    return status.stdout == "installed"
+
+
+class Daemon:
+    """The daemon's process on a stage, from its first listener to its end."""
+
+    def __init__(self, stage: Stage) -> None:
+        """Start it and wait until every listener is announced; StageError when it ends instead."""
+        self._stage = stage
+        with open(stage.log_path, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "daemon", "--fresh"],
+                cwd=REPOSITORY,
+                env=stage.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while len(self.listeners()) < 3:
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise StageError("the daemon did not start:\n" + stage.log_path.read_text("utf-8", "replace"))
+            time.sleep(0.01)
+
+    def listeners(self) -> list[str]:
+        """The announced listeners, such as ``http 127.0.0.1:4263``."""
+        lines = self._stage.log_path.read_text("utf-8", "replace").splitlines()
+        return [line.split("listening ", 1)[1] for line in lines if "listening " in line]
+
+    def wait(self) -> None:
+        """Wait until the daemon ends or the user interrupts."""
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ask it to end and wait."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
