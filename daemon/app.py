@@ -1,0 +1,82 @@
+"""The Flask app: routes from the blueprints, access before any work, JSON for every error."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Any
+
+from flask import Flask, Response, current_app, request
+from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.routing import Map
+
+from daemon.access import Kind, check_origin
+from daemon.answers import answer
+from daemon.errors import RequestError
+from daemon.http_handler import LISTENER_KEY
+from daemon.http_head import MAX_BODY_BYTES
+from daemon.routes import changes, dialog, grading, task, tools
+from daemon.routes.declare import rule_of
+from daemon.services import Services
+from shell.errors import InvalidArgument, SSEBenchError
+
+_LOG = logging.getLogger("ssebench.daemon")
+_MESSAGES = {404: "no such endpoint", 405: "the endpoint does not serve this method", 413: "the body is too large"}
+
+
+def create_app(services: Services) -> Flask:
+    """The app on ``services``. Where a request came in is in its environ; without that it counts as the agent's."""
+    app = Flask("daemon", static_folder=None, template_folder=None)
+    app.config.update(MAX_CONTENT_LENGTH=MAX_BODY_BYTES, PROPAGATE_EXCEPTIONS=False)
+    app.extensions["ssebench"] = services
+    # One path per endpoint: no redirect from //admin to /admin, none from /version/ to /version.
+    app.url_map = Map(strict_slashes=True, merge_slashes=False, host_matching=False)
+    for blueprint in (task.blueprint, tools.blueprint, changes.blueprint, dialog.blueprint, grading.blueprint):
+        app.register_blueprint(blueprint)
+    app.before_request(_check_access)
+    app.register_error_handler(HTTPException, _http_error)
+    app.register_error_handler(SSEBenchError, _our_error)
+    app.register_error_handler(Exception, _unexpected_error)
+    return app
+
+
+def listener_kind() -> Kind:
+    """The kind of the listener that the current request came in on."""
+    kind = request.environ.get(LISTENER_KEY)
+    return kind if isinstance(kind, Kind) else Kind.HTTP
+
+
+def _check_access() -> None:
+    # werkzeug itself takes //version for /version.
+    if request.environ["PATH_INFO"][:1] != "/" or "//" in request.environ["PATH_INFO"]:
+        raise NotFound
+    if request.url_rule is None:
+        return  # 404 or 405, raised when the request is dispatched
+    services: Services = current_app.extensions["ssebench"]
+    kind = listener_kind()
+    view = current_app.view_functions[request.url_rule.endpoint]
+    services.access.check_route(rule_of(view), kind)
+    if request.method == "POST":
+        check_origin(request.headers.get("Origin"), request.headers.get("Host"), kind)
+
+
+def _http_error(error: HTTPException) -> Response:
+    code = error.code or 500
+    response = answer({"error": _MESSAGES.get(code, str(error.name).lower())}, code)
+    methods = getattr(error, "valid_methods", None)
+    if methods:
+        response.headers["Allow"] = ", ".join(sorted(methods))
+    return response
+
+
+def _our_error(error: SSEBenchError) -> Response:
+    """The one place where an error of ours gets its status: its own, or 500."""
+    status = error.status if isinstance(error, RequestError) else 500
+    message = f"invalid argument: {error}" if isinstance(error, InvalidArgument) else str(error)
+    return answer({"error": message}, status)
+
+
+def _unexpected_error(error: Exception) -> Any:
+    number = uuid.uuid4().hex[:12]
+    _LOG.error("internal error %s", number, exc_info=error)
+    return answer({"error": f"internal error {number}"}, 500)

@@ -1,0 +1,49 @@
+"""The end of the agent phase, and the grade."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, request
+
+from daemon.access import Rule
+from daemon.answers import answer, text_answer
+from daemon.bodies import ignore_body
+from daemon.connection import UnknownClient, stopped_when_gone
+from daemon.http_handler import CLIENT_KEY
+from daemon.routes.declare import route, services
+from grading.result import read_result
+
+blueprint = Blueprint("grading", __name__)
+_SUCCESS = {"success": True}
+
+
+@route(blueprint, "GET", "/result", Rule.ANY)
+def result() -> Response:
+    """The grade, once there is one."""
+    return answer(read_result(services().settings.results))
+
+
+@route(blueprint, "GET", "/final_diff", Rule.ANY)
+def final_diff() -> Response:
+    """The diff that prepare_grading saved."""
+    return text_answer({"diff": services().submission.final_diff()})
+
+
+@route(blueprint, "POST", "/prepare_grading", Rule.ADMIN)
+def prepare_grading() -> Response:
+    """Save the agent's diff and apply it to the copy that is graded."""
+    ignore_body(request)
+    found = services()
+    found.end_agent_phase()
+    client = request.environ.get(CLIENT_KEY) or UnknownClient()
+    with stopped_when_gone(client) as stop, found.actions.turn(stop, from_agent=False):
+        found.bencher.new_session()
+        found.submission.prepare()
+    return answer(_SUCCESS)
+
+
+@route(blueprint, "POST", "/admin/agent_exited", Rule.ADMIN)
+def agent_exited() -> Response:
+    """End the agent phase."""
+    ignore_body(request)
+    services().end_agent_phase()
+    return answer(_SUCCESS)

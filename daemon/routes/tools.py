@@ -1,0 +1,36 @@
+"""POST /tool/{name}. The order of the checks is part of the contract."""
+
+from __future__ import annotations
+
+from flask import Blueprint, Response, request
+
+from daemon import schemas
+from daemon.access import Kind, Rule
+from daemon.answers import text_answer
+from daemon.bodies import read_json
+from daemon.connection import UnknownClient, stopped_when_gone
+from daemon.errors import BadRequest
+from daemon.http_handler import CLIENT_KEY, LISTENER_KEY
+from daemon.routes.declare import route, services
+from daemon.tools import check_gate
+
+blueprint = Blueprint("tools", __name__)
+
+
+@route(blueprint, "POST", "/tool/<name>", Rule.TOOL)
+def run_tool(name: str) -> Response:
+    """Run an action of a tool."""
+    found, kind = services(), request.environ.get(LISTENER_KEY, Kind.HTTP)
+    wanted = request.args.get("action")
+    if wanted is None:
+        raise BadRequest("the action parameter is missing")
+    action = found.tools.find(name, wanted)
+    check_gate(found.access, action, kind)
+    body = read_json(request)
+    found.access.check_grading(body, kind)
+    argument = schemas.load(action.schema, body)
+    client = request.environ.get(CLIENT_KEY) or UnknownClient()
+    with stopped_when_gone(client) as stop, found.actions.turn(stop, from_agent=kind is not Kind.ADMIN):
+        found.access.check_phase(kind)
+        result = action.run(argument, stop)
+    return text_answer({"stdout": result.stdout, "stderr": result.stderr}, code=result.code)

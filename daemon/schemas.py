@@ -1,0 +1,181 @@
+"""Every body in and out, as marshmallow schemas. tests/unit/daemon/test_openapi.py compares them with openapi.yaml.
+
+Distrusts: arguments of actions. They are taken as they are or refused with every bad field named; nothing is converted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn
+
+from marshmallow import RAISE, Schema, ValidationError, fields, validate
+
+from shell.errors import InvalidArgument
+
+
+class StrictBoolean(fields.Boolean):
+    """true or false; not "yes", not 1."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValidationError("must be true or false")
+        return value
+
+
+class StrictNumber(fields.Float):
+    """A JSON number above 0."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValidationError("must be a number")
+        # Beyond that a timer cannot count, and no limit of the daemon's is that long.
+        if not 0 < value <= 1e9 or not math.isfinite(value):
+            raise ValidationError("must be above 0 and at most 1000000000")
+        return float(value)
+
+
+class Text(fields.String):
+    """A string that a program can be given: no NUL, no lone surrogate."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
+        if not isinstance(value, str):
+            raise ValidationError("must be a string")
+        if "\0" in value:
+            raise ValidationError("must not contain NUL")
+        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValidationError("must not contain a lone surrogate")
+        return value
+
+
+class StrictSchema(Schema):
+    """Refuses fields it does not know."""
+
+    error_messages = {"unknown": "unknown field", "type": "must be an object"}  # noqa: RUF012
+
+    class Meta:
+        """See marshmallow."""
+
+        unknown = RAISE
+
+
+class GradingArgument(StrictSchema):
+    """The argument of build, function_test and intent_test."""
+
+    grading = StrictBoolean(load_default=False)
+
+
+class PocArgument(StrictSchema):
+    """The argument of run_poc; grading is tolerated and changes nothing."""
+
+    poc = Text(required=True, error_messages={"required": "is missing"})
+    grading = StrictBoolean(load_default=False)
+
+
+class BashArgument(StrictSchema):
+    """The argument of bash. timeout: seconds, capped by SSE_BASH_TIMEOUT."""
+
+    command = Text(required=True, error_messages={"required": "is missing"})
+    timeout = StrictNumber()
+
+
+def load(schema: Schema, argument: object) -> dict[str, Any]:
+    """``argument`` as ``schema`` has it; InvalidArgument names every bad field."""
+    try:
+        return schema.load(argument)  # type: ignore[arg-type,no-any-return]
+    except ValidationError as error:
+        _refuse(error)
+
+
+def _refuse(error: ValidationError) -> NoReturn:
+    messages = error.messages
+    if isinstance(messages, list):
+        raise InvalidArgument(", ".join(map(str, messages))) from None
+    problems = []
+    for name, found in messages.items():
+        text = ", ".join(map(str, found)) if isinstance(found, list) else str(found)
+        problems.append(text if name == "_schema" else f"{name}: {text}")
+    raise InvalidArgument("; ".join(problems)) from None
+
+
+class Version(Schema):
+    """GET /version."""
+
+    version = fields.String(required=True)
+
+
+class TaskDescription(Schema):
+    """What the agent is told about the bug."""
+
+    issue = fields.String(required=True, allow_none=True)
+    crash_report = fields.List(fields.String(), required=True, allow_none=True)
+    bug_description = fields.String(required=True, allow_none=True)
+
+
+class Metadata(Schema):
+    """GET /project."""
+
+    id = fields.String(required=True)
+    project = fields.String(required=True)
+    language = fields.String(required=True)
+    source = fields.String(required=True)
+    task_description = fields.Nested(TaskDescription, required=True)
+    poc = fields.List(fields.String(), required=True)
+    build_script = fields.String(required=True, allow_none=True)
+    test_script = fields.String(required=True, allow_none=True)
+
+
+class Capabilities(Schema):
+    """GET /capabilities."""
+
+    can_build = fields.Boolean(required=True)
+    can_run_poc = fields.Boolean(required=True)
+    poc_count = fields.Integer(required=True)
+    has_function_test = fields.Boolean(required=True)
+    has_intent_test = fields.Boolean(required=True)
+
+
+class ScriptResult(Schema):
+    """POST /tool/{name}."""
+
+    code = fields.Integer(required=True)
+    stdout = fields.String(required=True)
+    stderr = fields.String(required=True)
+
+
+class Diff(Schema):
+    """GET /diff, /final_diff, /reference/patch."""
+
+    diff = fields.String(required=True)
+
+
+class ChangedFile(Schema):
+    """One entry of GET /files."""
+
+    path = fields.String(required=True)
+    status = fields.String(required=True, validate=validate.OneOf(["modified", "added", "deleted"]))
+    additions = fields.Integer(required=True)
+    deletions = fields.Integer(required=True)
+
+
+class Files(Schema):
+    """GET /files."""
+
+    files = fields.List(fields.Nested(ChangedFile), required=True)
+
+
+class Dialog(Schema):
+    """GET /agent/dialog."""
+
+    entries = fields.List(fields.Dict(), required=True)
+
+
+class Success(Schema):
+    """POST /prepare_grading and /admin/agent_exited."""
+
+    success = fields.Constant(True, required=True)
+
+
+class Error(Schema):
+    """Every status above 399."""
+
+    error = fields.String(required=True)

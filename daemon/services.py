@@ -1,0 +1,150 @@
+"""Everything a request may need, built once at start and handed to the app. There is no other state."""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from dataclasses import dataclass
+
+from daemon.access import Access
+from daemon.actions import ActionQueue
+from daemon.answers import encode
+from daemon.directories import archive_directory, check_ancestors, private_directory, results_directory
+from daemon.errors import StartError
+from daemon.settings import Settings
+from daemon.tools import Tools
+from grading.dialog import DialogFile
+from grading.state import open_state
+from shell.accounts import Account, current_account, is_isolated, unprivileged_pair
+from tasks.config import Task, load_task
+from tasks.metadata import capabilities, metadata
+
+try:
+    from grading.bencher import Bencher
+except ImportError:
+    from daemon._pending import Bencher
+try:
+    from grading.capture import Capture
+except ImportError:
+    from daemon._pending import Capture
+try:
+    from grading.phase import AgentPhase
+except ImportError:
+    from daemon._pending import AgentPhase
+try:
+    from grading.submission import Submission, check_single_commit
+except ImportError:
+    from daemon._pending import Submission, check_single_commit
+try:
+    from shell.session import BashSession, shell_environment
+except ImportError:
+    from daemon._pending import BashSession, shell_environment
+
+
+@dataclass(slots=True)
+class Services:
+    """What the routes work with."""
+
+    settings: Settings
+    task: Task
+    access: Access
+    phase: AgentPhase
+    actions: ActionQueue
+    shell: BashSession
+    bencher: Bencher
+    capture: Capture
+    submission: Submission
+    dialog: DialogFile
+    tools: Tools
+    metadata: bytes
+    capabilities: bytes
+
+    def end_agent_phase(self) -> None:
+        """End the agent phase for good. Never waits for the turn: it is what ends the one that has it."""
+        self.phase.end()
+        self.actions.end_agent_actions()
+
+    def close(self) -> None:
+        """Stop what runs; the listeners are closed already."""
+        self.shell.close()
+        self.bencher.close()
+        self.capture.close()
+
+
+def accounts_for(settings: Settings) -> tuple[Account, Account]:
+    """The agent's and the runner's account; the calling user for both when that is not root."""
+    if is_isolated():
+        return unprivileged_pair(settings.agent_user, settings.runner_user)
+    return current_account(), current_account()
+
+
+def build_services(settings: Settings, *, fresh: bool) -> Services:
+    """Check everything, then build everything; an SSEBenchError tells why the daemon cannot start."""
+    agent, runner = accounts_for(settings)
+    task = load_task(settings.bench_path)
+    _check_directories(settings, agent)
+    check_history(settings, task, agent)
+    state = open_state(settings.state_path, task_id=task.id, source=task.source, fresh=fresh)
+    phase = AgentPhase(state, agent, [task.source, agent.home, settings.archive])
+    bencher = Bencher(
+        task,
+        settings.bench_path,
+        settings.repo_path,
+        settings.runner_dir,
+        settings.results,
+        agent,
+        runner,
+        dict(os.environ),
+        limit_bytes=settings.output_limit,
+        timeout_s=settings.script_timeout,
+        phase=phase,
+    )
+    capture = Capture(task.source, settings.repo_path, state, agent)
+    shell = _shell(settings, task, agent)
+    services = Services(
+        settings=settings,
+        task=task,
+        access=Access(settings.difficulty, phase),
+        phase=phase,
+        actions=ActionQueue(),
+        shell=shell,
+        bencher=bencher,
+        capture=capture,
+        submission=Submission(capture, state, settings.repo_path, settings.results, task.source, agent),
+        dialog=DialogFile(settings.archive, agent),
+        tools=Tools(bencher, shell),
+        metadata=encode(metadata(task, settings.bench_path)),
+        capabilities=encode(capabilities(task)),
+    )
+    bencher.start()
+    capture.start()
+    return services
+
+
+def _check_directories(settings: Settings, agent: Account) -> None:
+    for path, variable in ((settings.bench_path, "SSE_BENCH_PATH"), (settings.repo_path, "SSE_REPO_PATH")):
+        check_ancestors(path, variable)
+    results_directory(settings.results)
+    if is_isolated():
+        private_directory(settings.runner_dir, "SSE_RUNNER_DIR", mode=0o710)
+    archive_directory(settings.archive, agent)
+
+
+def check_history(settings: Settings, task: Task, agent: Account) -> None:
+    """StartError when the source repository could hold the answer in its history."""
+    if not os.path.isdir(task.source):
+        raise StartError(f"the task's source {task.source} is not a directory")
+    if not settings.allow_history:
+        check_single_commit(task.source, agent)
+
+
+def _shell(settings: Settings, task: Task, agent: Account) -> BashSession:
+    environment = shell_environment(agent, dict(os.environ))
+    return BashSession(
+        agent,
+        task.source,
+        environment,
+        limit_bytes=settings.output_limit,
+        timeout_s=settings.bash_timeout,
+        rc_path=str(resources.files("conf").joinpath("shell.rc")),
+    )

@@ -1,0 +1,49 @@
+"""JSON as the standard has it, and nothing more: no duplicate keys, no NaN, no byte order mark, no endless nesting."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, NoReturn
+
+from shell.errors import SSEBenchError
+
+
+class StrictJSONError(SSEBenchError):
+    """The text is not JSON; the message says what is wrong with it."""
+
+
+def parse_json(data: bytes) -> Any:
+    """The value that ``data`` spells; StrictJSONError when it is not exactly one JSON value in UTF-8."""
+    try:
+        return _DECODER.decode(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise StrictJSONError("it is not UTF-8") from None
+    except RecursionError:
+        raise StrictJSONError("it is nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise StrictJSONError(f"{error.msg} at character {error.pos}") from None
+    except ValueError:
+        # Python refuses integers of more than some thousand digits before they cost anything.
+        raise StrictJSONError("a number has too many digits") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise StrictJSONError("a key appears twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise StrictJSONError(f"{name} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise StrictJSONError("a number is too large")
+    return value
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
