@@ -23,7 +23,6 @@ from collections.abc import Sequence
 import gevent
 from gevent.event import Event
 
-from daemon.errors import StartError
 from daemon.listeners import Listener, Server, bind_admin_socket, bind_agent_socket, bind_http
 from daemon.log import LineLog, LogHandler
 from daemon.services import Services, build_services

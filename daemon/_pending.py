@@ -1,9 +1,10 @@
 """Temporary stand-ins until the real modules land; removed then."""
 
 from __future__ import annotations
+
 import os
+
 from shell.command import CommandResult, run_command
-from shell.accounts import is_isolated
 from shell.processes import end_processes
 
 

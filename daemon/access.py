@@ -15,7 +15,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Protocol
 
-from daemon.errors import Refused
+from daemon.errors import RefusedError
 
 
 class Kind(enum.Enum):
@@ -54,7 +54,7 @@ class Access:
     phase: Phase
 
     def check_route(self, rule: Rule | None, kind: Kind) -> None:
-        """Refused unless a route with ``rule`` serves requests of ``kind`` now."""
+        """RefusedError unless a route with ``rule`` serves requests of ``kind`` now."""
         if kind is Kind.ADMIN and rule is not None:
             return
         if rule is Rule.ANY:
@@ -62,26 +62,26 @@ class Access:
         if rule is Rule.TOOL:
             self.check_phase(kind)
             return
-        raise Refused("this endpoint is served on the admin socket only")
+        raise RefusedError("this endpoint is served on the admin socket only")
 
     def check_phase(self, kind: Kind) -> None:
-        """Refused when ``kind`` faces the agent and its phase is over. Asked again once an action has its turn."""
+        """RefusedError when ``kind`` faces the agent and its phase is over. Asked again once an action has its turn."""
         if kind is not Kind.ADMIN and self.phase.ended:
-            raise Refused("the agent phase has ended: tools are no longer served here")
+            raise RefusedError("the agent phase has ended: tools are no longer served here")
 
     def check_action(self, action: str, kind: Kind) -> None:
-        """Refused when the level withholds the bencher action ``action`` from ``kind``."""
+        """RefusedError when the level withholds the bencher action ``action`` from ``kind``."""
         if kind is not Kind.ADMIN and self.difficulty > HIGHEST_LEVEL[action]:
-            raise Refused(f"{action} is not available at difficulty level {self.difficulty}")
+            raise RefusedError(f"{action} is not available at difficulty level {self.difficulty}")
 
     def check_grading(self, argument: object, kind: Kind) -> None:
-        """Refused when an agent asks for the graded copy. Anything but true is left to the schema."""
+        """RefusedError when an agent asks for the graded copy. Anything but true is left to the schema."""
         if kind is not Kind.ADMIN and isinstance(argument, dict) and argument.get("grading") is True:
-            raise Refused("grading: true is served on the admin socket only")
+            raise RefusedError("grading: true is served on the admin socket only")
 
 
 def check_origin(origin: str | None, host: str | None, kind: Kind) -> None:
-    """Refused when a browser sent this from a page that is not the daemon's own.
+    """RefusedError when a browser sent this from a page that is not the daemon's own.
 
     Browsers add ``Origin`` to every cross-site POST. Equality with Host alone is not enough on TCP: a page whose own
     name was pointed at this address sends both alike (DNS rebinding), and such a name has a dot.
@@ -90,9 +90,9 @@ def check_origin(origin: str | None, host: str | None, kind: Kind) -> None:
         return
     scheme, _, authority = origin.partition("://")
     if not host or scheme not in ("http", "https") or _authority(authority, scheme) != _authority(host, scheme):
-        raise Refused("the request's Origin is not its Host")
+        raise RefusedError("the request's Origin is not its Host")
     if kind is Kind.HTTP and not _is_local_name(_authority(host, scheme)[0]):
-        raise Refused("the request's Host is a public name; browsers reach the daemon by its address or a local name")
+        raise RefusedError("the request's Host is a public name; use the daemon's address or a local name")
 
 
 def _authority(text: str, scheme: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ Checked by: tests/unit/daemon/test_actions.py, tests/system/test_http_queue.py.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +17,11 @@ import gevent
 from gevent.event import Event
 from gevent.lock import Semaphore
 
-from daemon.errors import Refused, RequestError, Withdrawn
+from daemon.errors import RefusedError, RequestError, WithdrawnError
 from shell.stop import StopSignal
 
 
-class Stopping(RequestError):
+class StoppingError(RequestError):
     """The daemon is about to exit and starts nothing any more."""
 
     status = 500
@@ -59,8 +60,8 @@ class ActionQueue:
     def turn(self, stop: StopSignal, *, from_agent: bool) -> Iterator[None]:
         """Wait for the turn, hold it for the body of the ``with``.
 
-        Refused when the agent phase ends first, Stopping when the daemon stops, Withdrawn when ``stop`` was set for any
-        other reason (the client went away).
+        RefusedError when the agent phase ends first, StoppingError when the daemon stops, WithdrawnError when ``stop``
+        was set for any other reason (the client went away).
         """
         ticket = _Ticket(from_agent, stop)
         self._acquire(ticket)
@@ -84,9 +85,9 @@ class ActionQueue:
 
     def wait_idle(self, within_s: float) -> bool:
         """Wait until nothing runs and nobody waits; False after ``within_s`` seconds."""
-        with gevent.Timeout(within_s, False):
-            while self.busy or self.waiting:
-                gevent.sleep(0.02)
+        deadline = time.monotonic() + within_s
+        while (self.busy or self.waiting) and time.monotonic() < deadline:
+            gevent.sleep(0.02)
         return not self.busy
 
     def _tickets(self) -> list[_Ticket]:
@@ -115,11 +116,11 @@ class ActionQueue:
 
     def _check(self, ticket: _Ticket) -> None:
         if self._closed:
-            raise Stopping("the daemon is stopping")
+            raise StoppingError("the daemon is stopping")
         if ticket.from_agent and self._agent_closed:
-            raise Refused("the agent phase has ended: tools are no longer served here")
+            raise RefusedError("the agent phase has ended: tools are no longer served here")
         if ticket.stop.is_set():
-            raise Withdrawn(str(ticket.stop.reason))
+            raise WithdrawnError(str(ticket.stop.reason))
 
     def _pass_on(self) -> None:
         """Give the turn to the first in the queue. The lock stays taken meanwhile: that is what keeps others out."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 from flask import Flask, Response, current_app, request
+from flask.globals import request_ctx
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import Map
 
@@ -24,9 +26,22 @@ _LOG = logging.getLogger("ssebench.daemon")
 _MESSAGES = {404: "no such endpoint", 405: "the endpoint does not serve this method", 413: "the body is too large"}
 
 
+class App(Flask):
+    """Flask, but OPTIONS is answered without a body: a body would have to be JSON."""
+
+    def make_default_options_response(self) -> Response:
+        """Which methods the path serves."""
+        response = Response(status=204)
+        del response.headers["Content-Type"]
+        response.headers["Allow"] = _allow(
+            (request_ctx.url_adapter and request_ctx.url_adapter.allowed_methods()) or ()
+        )
+        return response
+
+
 def create_app(services: Services) -> Flask:
     """The app on ``services``. Where a request came in is in its environ; without that it counts as the agent's."""
-    app = Flask("daemon", static_folder=None, template_folder=None)
+    app = App("daemon", static_folder=None, template_folder=None)
     app.config.update(MAX_CONTENT_LENGTH=MAX_BODY_BYTES, PROPAGATE_EXCEPTIONS=False)
     app.extensions["ssebench"] = services
     # One path per endpoint: no redirect from //admin to /admin, none from /version/ to /version.
@@ -60,12 +75,16 @@ def _check_access() -> None:
         check_origin(request.headers.get("Origin"), request.headers.get("Host"), kind)
 
 
+def _allow(methods: Iterable[str]) -> str:
+    return ", ".join(sorted(methods))
+
+
 def _http_error(error: HTTPException) -> Response:
     code = error.code or 500
     response = answer({"error": _MESSAGES.get(code, str(error.name).lower())}, code)
     methods = getattr(error, "valid_methods", None)
     if methods:
-        response.headers["Allow"] = ", ".join(sorted(methods))
+        response.headers["Allow"] = _allow(methods)
     return response
 
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from flask import Request
 
-from daemon.errors import BadRequest
+from daemon.errors import BadRequestError
 from grading.strict_json import StrictJSONError, parse_json
 
 
 def read_json(request: Request) -> object:
     """The JSON value in the body of ``request``."""
     if request.mimetype != "application/json":
-        raise BadRequest("the body must be sent with Content-Type: application/json")
+        raise BadRequestError("the body must be sent with Content-Type: application/json")
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise BadRequest("encoded bodies are not accepted; send the JSON as it is")
+        raise BadRequestError("encoded bodies are not accepted; send the JSON as it is")
     try:
         return parse_json(request.get_data(cache=False))
     except StrictJSONError as error:
-        raise BadRequest(f"the body is not JSON: {error}") from None
+        raise BadRequestError(f"the body is not JSON: {error}") from None
 
 
 def ignore_body(request: Request) -> None:

@@ -19,53 +19,53 @@ class RequestError(SSEBenchError):
     status = 500
 
 
-class BadRequest(RequestError):
+class BadRequestError(RequestError):
     """What was sent is not a well-formed request."""
 
     status = 400
 
 
-class Refused(RequestError):
+class RefusedError(RequestError):
     """The request is understood and not allowed on this listener, in this phase, or at this level."""
 
     status = 403
 
 
-class RequestTimeout(RequestError):
+class RequestTimeoutError(RequestError):
     """The client did not finish its request in time."""
 
     status = 408
 
 
-class TooLarge(RequestError):
+class TooLargeError(RequestError):
     """The body is larger than any action needs."""
 
     status = 413
 
 
-class TargetTooLong(RequestError):
+class TargetTooLongError(RequestError):
     """The request line is longer than any path of the API."""
 
     status = 414
 
 
-class ExpectationFailed(RequestError):
+class ExpectationError(RequestError):
     """An ``Expect`` that is not ``100-continue``."""
 
     status = 417
 
 
-class HeadTooLarge(RequestError):
+class HeadTooLargeError(RequestError):
     """The header fields are larger than any client of the API sends."""
 
     status = 431
 
 
-class VersionNotSupported(RequestError):
+class VersionError(RequestError):
     """Neither HTTP/1.0 nor HTTP/1.1."""
 
     status = 505
 
 
-class Withdrawn(SSEBenchError):
+class WithdrawnError(SSEBenchError):
     """The client went away, or the daemon stops: nobody waits for the answer any more."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from daemon.errors import BadRequest, HeadTooLarge, TargetTooLong, TooLarge, VersionNotSupported
+from daemon.errors import BadRequestError, HeadTooLargeError, TargetTooLongError, TooLargeError, VersionError
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_REQUEST_LINE_BYTES = 8 * 1024
@@ -29,7 +29,7 @@ _SINGLE = frozenset({"content-length", "transfer-encoding", "host", "content-typ
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A request line and its fields. ``fields`` has lower-case names; ``length`` is the body's size, None if chunked."""
+    """A request line and its fields, under lower-case names. ``length`` is the body's size, None when it is chunked."""
 
     method: str
     target: str
@@ -49,13 +49,13 @@ def parse_head(data: bytes) -> Head:
     """The head in ``data``, which ends before the empty line; a RequestError says what is wrong with it."""
     first, *lines = data.split(b"\r\n")
     if len(first) > MAX_REQUEST_LINE_BYTES:
-        raise TargetTooLong("the request line is too long")
+        raise TargetTooLongError("the request line is too long")
     match = _REQUEST_LINE.fullmatch(first)
     if match is None:
-        raise BadRequest("the request line is malformed")
+        raise BadRequestError("the request line is malformed")
     method, target, version = (part.decode("latin-1") for part in match.groups())
     if version not in ("1.0", "1.1"):
-        raise VersionNotSupported("only HTTP/1.0 and HTTP/1.1 are served")
+        raise VersionError("only HTTP/1.0 and HTTP/1.1 are served")
     fields = _parse_fields(lines)
     path, host = _origin_form(target)
     if host is not None:
@@ -73,18 +73,18 @@ def parse_head(data: bytes) -> Head:
 
 def _parse_fields(lines: list[bytes]) -> dict[str, str]:
     if len(lines) > MAX_FIELDS:
-        raise HeadTooLarge("too many header fields")
+        raise HeadTooLargeError("too many header fields")
     fields: dict[str, str] = {}
     for line in lines:
         match = _FIELD.fullmatch(line)
         if match is None:
-            raise BadRequest("a header field is malformed")
+            raise BadRequestError("a header field is malformed")
         name = match[1].decode("ascii").lower()
         value = match[2].decode("latin-1").rstrip(" \t")
         if name not in fields:
             fields[name] = value
         elif name in _SINGLE:
-            raise BadRequest(f"the header field {name} appears twice")
+            raise BadRequestError(f"the header field {name} appears twice")
         else:
             fields[name] += f", {value}"
     return fields
@@ -103,16 +103,16 @@ def _body_length(fields: dict[str, str], version: str) -> int | None:
     coding, length = fields.get("transfer-encoding"), fields.get("content-length")
     if coding is not None:
         if length is not None:
-            raise BadRequest("Content-Length and Transfer-Encoding exclude each other")
+            raise BadRequestError("Content-Length and Transfer-Encoding exclude each other")
         if coding.lower() != "chunked" or version == "1.0":
-            raise BadRequest("the only transfer coding is chunked, in HTTP/1.1")
+            raise BadRequestError("the only transfer coding is chunked, in HTTP/1.1")
         return None
     if length is None:
         return 0
     if not _LENGTH.fullmatch(length):
-        raise BadRequest("Content-Length is not a number")
+        raise BadRequestError("Content-Length is not a number")
     if int(length) > MAX_BODY_BYTES:
-        raise TooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
+        raise TooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes")
     return int(length)
 
 

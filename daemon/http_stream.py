@@ -14,7 +14,7 @@ import time
 
 from gevent import socket
 
-from daemon.errors import BadRequest, HeadTooLarge, RequestTimeout, TargetTooLong, TooLarge
+from daemon.errors import BadRequestError, HeadTooLargeError, RequestTimeoutError, TargetTooLongError, TooLargeError
 from daemon.http_head import MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_REQUEST_LINE_BYTES
 
 HEAD_SECONDS = 30.0
@@ -61,22 +61,22 @@ class Stream:
         searched = 0
         while (end := self._buffer.find(b"\r\n\r\n", searched)) < 0:
             if b"\n" not in self._buffer[: MAX_REQUEST_LINE_BYTES + 2] and len(self._buffer) > MAX_REQUEST_LINE_BYTES:
-                raise TargetTooLong("the request line is too long")
+                raise TargetTooLongError("the request line is too long")
             if len(self._buffer) > MAX_HEAD_BYTES:
-                raise HeadTooLarge(f"the header fields are larger than {MAX_HEAD_BYTES} bytes")
+                raise HeadTooLargeError(f"the header fields are larger than {MAX_HEAD_BYTES} bytes")
             searched = max(0, len(self._buffer) - 3)
             if not self._fill():
                 return None
         head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
         self._deadline = None
         if len(head) > MAX_HEAD_BYTES:
-            raise HeadTooLarge(f"the header fields are larger than {MAX_HEAD_BYTES} bytes")
+            raise HeadTooLargeError(f"the header fields are larger than {MAX_HEAD_BYTES} bytes")
         return head
 
     def read(self, size: int) -> bytes:
-        """At least one and at most ``size`` bytes; BadRequest when the client closed before."""
+        """At least one and at most ``size`` bytes; BadRequestError when the client closed before."""
         if not self._buffer and not self._fill():
-            raise BadRequest("the connection ended inside the body")
+            raise BadRequestError("the connection ended inside the body")
         data, self._buffer = self._buffer[:size], self._buffer[size:]
         return data
 
@@ -84,12 +84,12 @@ class Stream:
         """A line without its CRLF."""
         while (end := self._buffer.find(b"\n")) < 0:
             if len(self._buffer) > _LINE_BYTES:
-                raise BadRequest("a line of the chunked body is too long")
+                raise BadRequestError("a line of the chunked body is too long")
             if not self._fill():
-                raise BadRequest("the connection ended inside the body")
+                raise BadRequestError("the connection ended inside the body")
         line, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
         if not line.endswith(b"\r") or len(line) > _LINE_BYTES:
-            raise BadRequest("a line of the chunked body is malformed")
+            raise BadRequestError("a line of the chunked body is malformed")
         return line[:-1]
 
     def linger(self, seconds: float, limit_bytes: int) -> None:
@@ -97,7 +97,7 @@ class Stream:
 
         Closing with unread bytes would reset the connection, and the client would lose the answer.
         """
-        with contextlib.suppress(OSError, RequestTimeout):
+        with contextlib.suppress(OSError, RequestTimeoutError):
             self.socket.shutdown(socket.SHUT_WR)
             self.start_deadline(seconds)
             while limit_bytes > 0:
@@ -107,17 +107,17 @@ class Stream:
                 limit_bytes -= len(self._buffer)
 
     def _fill(self) -> bool:
-        """Receive more; False at the end. RequestTimeout when the deadline passes."""
+        """Receive more; False at the end. RequestTimeoutError when the deadline passes."""
         timeout = None
         if self._deadline is not None:
             timeout = self._deadline - time.monotonic()
             if timeout <= 0:
-                raise RequestTimeout("the request was not complete in time")
+                raise RequestTimeoutError("the request was not complete in time")
         self.socket.settimeout(timeout)
         try:
             data = self.socket.recv(_RECV_BYTES)
         except TimeoutError:
-            raise RequestTimeout("the request was not complete in time") from None
+            raise RequestTimeoutError("the request was not complete in time") from None
         except OSError:
             data = b""
         self._buffer = self._buffer + data if self._buffer else data
@@ -165,7 +165,7 @@ class Body:
         try:
             while not self.ended and limit_bytes > 0:
                 limit_bytes -= len(self._read_some(limit_bytes))
-        except (BadRequest, RequestTimeout, TooLarge):
+        except (BadRequestError, RequestTimeoutError, TooLargeError):
             return False
         return self.ended
 
@@ -197,16 +197,16 @@ class Body:
         if not self._chunked:
             self.ended = True
         elif self._stream.read_line():
-            raise BadRequest("a chunk is longer than its size says")
+            raise BadRequestError("a chunk is longer than its size says")
 
     def _next_chunk(self) -> None:
         match = _CHUNK_SIZE.fullmatch(self._stream.read_line())
         if match is None:
-            raise BadRequest("the size of a chunk is malformed")
+            raise BadRequestError("the size of a chunk is malformed")
         self._left = int(match[1], 16)
         self._total += self._left
         if self._total > MAX_BODY_BYTES:
-            raise TooLarge(f"the body is larger than {MAX_BODY_BYTES} bytes")
+            raise TooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes")
         if self._left == 0:
             self._skip_trailer()
 
@@ -215,4 +215,4 @@ class Body:
             if not self._stream.read_line():
                 self.ended = True
                 return
-        raise BadRequest("the chunked body has too many trailer fields")
+        raise BadRequestError("the chunked body has too many trailer fields")

@@ -14,7 +14,8 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -24,12 +25,11 @@ from gevent.pywsgi import WSGIServer
 from daemon.access import Kind
 from daemon.directories import check_ancestors, private_directory
 from daemon.errors import StartError
+from daemon.http_answer import Application
 from daemon.http_handler import RequestHandler
 
 _BACKLOG = 1024
 _LIVE_CHECK_SECONDS = 2.0
-
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Listener:
@@ -161,7 +161,6 @@ class Server(WSGIServer):
         super().__init__(
             listener.socket,
             application,
-            handler_class=RequestHandler,
             log=None,
             error_log=None,
             environ={"SERVER_NAME": "localhost", "SERVER_PORT": "0", "wsgi.multithread": True},
@@ -198,9 +197,9 @@ class Server(WSGIServer):
 
     def wait_finished(self, within_s: float) -> None:
         """Wait for running requests, at most ``within_s`` seconds."""
-        with gevent.Timeout(within_s, False):
-            while self._open:
-                gevent.sleep(0.02)
+        deadline = time.monotonic() + within_s
+        while self._open and time.monotonic() < deadline:
+            gevent.sleep(0.02)
 
     def _end_idle(self, count: int) -> None:
         for handler in list(self._idle)[:count]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from importlib import resources
 from dataclasses import dataclass
+from importlib import resources
 
 from daemon.access import Access
 from daemon.actions import ActionQueue
@@ -61,8 +61,8 @@ class Services:
 
     def end_agent_phase(self) -> None:
         """End the agent phase for good. Never waits for the turn: it is what ends the one that has it."""
-        self.phase.end()
         self.actions.end_agent_actions()
+        self.phase.end()
 
     def close(self) -> None:
         """Stop what runs; the listeners are closed already."""

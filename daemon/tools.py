@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marshmallow import Schema
 
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
 Run = Callable[[Mapping[str, Any], StopSignal], CommandResult]
 
 
-class UnknownTool(SSEBenchError):
+class UnknownToolError(SSEBenchError):
     """No such tool."""
 
 
-class UnknownAction(SSEBenchError):
+class UnknownActionError(SSEBenchError):
     """The tool has no such action."""
 
 
@@ -63,14 +62,14 @@ class Tools:
         if tool == "bash":
             return self._bash
         if tool != "bencher":
-            raise UnknownTool(f"unknown tool: {tool}")
+            raise UnknownToolError(f"unknown tool: {tool}")
         found = self._bencher.get(action)
         if found is None:
-            raise UnknownAction(f"invalid action: {action}")
+            raise UnknownActionError(f"invalid action: {action}")
         return found
 
 
 def check_gate(access: Access, action: Action, kind: Kind) -> None:
-    """Refused when the difficulty level withholds ``action``."""
+    """RefusedError when the difficulty level withholds ``action``."""
     if action.gate is not None:
         access.check_action(action.gate, kind)

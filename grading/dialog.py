@@ -1,10 +1,10 @@
 """The agent's dialog.jsonl, read again and again at the cost of what is new.
 
 Runs as: root.
-Distrusts: the agent, who owns the file and its directory: it may be a link, a FIFO, a device, somebody else's file, hold
-  a lease, change, shrink or grow without end while it is read, and contain anything.
-Promises: only a regular file of the agent's is ever opened, and no link is followed on the way; opening and reading never
-  wait for anybody; one poll reads a bounded number of bytes in bounded time; entries are the agent's own JSON,
+Distrusts: the agent, who owns the file and its directory: it may be a link, a FIFO, a device, somebody else's file,
+  under a lease, may change, shrink or grow without end while it is read, and contain anything.
+Promises: only a regular file of the agent's is ever opened, and no link is followed on the way; opening and reading
+  never wait for anybody; one poll reads a bounded number of bytes in bounded time; entries are the agent's own JSON,
   checked to be strict; other greenlets get their turn every few milliseconds.
 Does not promise: a consistent picture of a file that is overwritten in place without shrinking.
 Checked by: tests/system/test_dialog.py, tests/unit/grading/test_dialog.py.

@@ -1,6 +1,6 @@
 """result.json as the API shows it: exactly its own fields, or "not available".
 
-Runs as: root. Distrusts: little, the directory is root's; but a half-written, foreign or huge file must not break the API.
+Runs as: root. Distrusts: little, the directory is root's; but a half-written, foreign or huge file breaks nothing.
 Promises: what comes back has the specified fields with the specified types and nothing else; a link, a FIFO or any
   other thing that is no regular file is never opened.
 Checked by: tests/unit/grading/test_result.py.
@@ -23,7 +23,7 @@ _TEXTS = ("error_msg", "error_log")
 _STATUSES = ("passed", "failed", "error")
 
 
-class _OtherShape(Exception):
+class _OtherShapeError(Exception):
     """The file holds JSON that is no grade."""
 
 
@@ -34,7 +34,7 @@ def read_result(results_path: str) -> dict[str, Any]:
         return _NOT_AVAILABLE
     try:
         return _shown(parse_json(data))
-    except (StrictJSONError, _OtherShape):
+    except (StrictJSONError, _OtherShapeError):
         return _NOT_AVAILABLE
 
 
@@ -53,11 +53,11 @@ def _read(path: str) -> bytes | None:
 
 def _shown(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _OtherShape
+        raise _OtherShapeError
     shown: dict[str, Any] = {"available": True}
     patch, runtime = value.get("patch_result"), value.get("runtime_result")
     if patch is None and runtime is None:
-        raise _OtherShape
+        raise _OtherShapeError
     if patch is not None:
         shown["patch_result"] = _patch_result(patch)
     if runtime is not None:
@@ -67,12 +67,12 @@ def _shown(value: Any) -> dict[str, Any]:
 
 def _patch_result(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _OtherShape
+        raise _OtherShapeError
     shown: dict[str, Any] = {}
     if "status" in value:
         # Results of older evaluators lack it; null is not among its values.
         if value["status"] not in _STATUSES:
-            raise _OtherShape
+            raise _OtherShapeError
         shown["status"] = value["status"]
     for names, kind in ((_BOOLEANS, bool), (_COUNTS, int), (_TEXTS, str)):
         for name in names:
@@ -83,7 +83,7 @@ def _patch_result(value: Any) -> dict[str, Any]:
 
 def _runtime_result(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _OtherShape
+        raise _OtherShapeError
     return {
         "agent_duration": _checked(value.get("agent_duration"), int),
         "agent_timeout": _checked(value.get("agent_timeout"), bool),
@@ -95,4 +95,4 @@ def _checked(value: Any, kind: type, *, nullable: bool = False) -> Any:
     # type(), not isinstance: true is an int to Python.
     if type(value) is kind or (nullable and value is None):
         return value
-    raise _OtherShape
+    raise _OtherShapeError

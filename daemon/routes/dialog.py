@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request
 
 from daemon.access import Rule
 from daemon.answers import list_pieces, streamed
-from daemon.errors import BadRequest
+from daemon.errors import BadRequestError
 from daemon.routes.declare import route, services
 
 blueprint = Blueprint("dialog", __name__)
@@ -20,6 +20,6 @@ def dialog() -> Response:
     """The entries the agent wrote, those after ``since`` when it is given."""
     text = request.args.get("since")
     if text is not None and not _INTEGER.fullmatch(text):
-        raise BadRequest("since is not an integer")
+        raise BadRequestError("since is not an integer")
     entries = services().dialog.entries(None if text is None else int(text))
     return streamed(list_pieces("entries", entries))

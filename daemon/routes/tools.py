@@ -9,7 +9,7 @@ from daemon.access import Kind, Rule
 from daemon.answers import text_answer
 from daemon.bodies import read_json
 from daemon.connection import UnknownClient, stopped_when_gone
-from daemon.errors import BadRequest
+from daemon.errors import BadRequestError
 from daemon.http_handler import CLIENT_KEY, LISTENER_KEY
 from daemon.routes.declare import route, services
 from daemon.tools import check_gate
@@ -23,7 +23,7 @@ def run_tool(name: str) -> Response:
     found, kind = services(), request.environ.get(LISTENER_KEY, Kind.HTTP)
     wanted = request.args.get("action")
     if wanted is None:
-        raise BadRequest("the action parameter is missing")
+        raise BadRequestError("the action parameter is missing")
     action = found.tools.find(name, wanted)
     check_gate(found.access, action, kind)
     body = read_json(request)
