@@ -1,0 +1,147 @@
+"""What a user left behind outside its own directories, and its removal.
+
+Runs as: root; the removal itself is done by programs with the rights of the user whose things are removed.
+Distrusts: every file and directory of that user.
+Promises: nothing of anybody else is touched; no link is followed; the daemon's event loop is never held up.
+Does not promise: to find files in directories that are writable for a group only, or made world-writable by others
+  outside the shared places after the start.
+Checked by: tests/system/test_cleaning.py, tests/attack/test_left_for_grading.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Iterable, Sequence
+
+import gevent
+
+from shell.accounts import Account, current_account, is_isolated
+from shell.command import CommandResult, run_command
+from shell.directories import open_directory
+from shell.programs import program_argv
+
+log = logging.getLogger(__name__)
+
+# Shared by convention; the scan finds what an image has beyond these.
+USUAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue")  # noqa: S108 (places to clean, not to use)
+_CRON_FOLDERS = ("/var/spool/cron", "/var/spool/cron/crontabs", "/var/spool/cron/atjobs", "/var/spool/at")
+_NOT_SCANNED = ("/proc", "/sys", "/dev")
+_ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+_MESSAGE_BYTES = 1 << 22
+_CLEAN_SECONDS = 300.0
+_SCAN_SECONDS = 120.0
+_LEFT = 3
+
+
+class SharedPlaces:
+    """The directories that every user may write to, found once, and how they are freed of one user's things."""
+
+    def __init__(self, keep: Iterable[str] = ()) -> None:
+        """``keep``: paths that stay whoever owns them, with everything below them."""
+        self._keep = {os.path.normpath(path) for path in keep}
+        self._places = [place for place in USUAL_PLACES if os.path.isdir(place)]
+        self._scan: gevent.Greenlet[..., None] | None = None
+
+    def keep(self, *paths: str) -> None:
+        """Add paths to keep."""
+        self._keep.update(map(os.path.normpath, paths))
+
+    def start_scan(self) -> None:
+        """Begin to look for world-writable directories of the image; a purge waits for the end of it."""
+        if self._scan is None and is_isolated():
+            self._scan = gevent.spawn(self._find_places)
+
+    def close(self) -> None:
+        """End a scan that still runs."""
+        if self._scan is not None:
+            self._scan.kill()
+
+    def _find_places(self) -> None:
+        skipped: list[str] = []
+        for path in sorted({*_NOT_SCANNED, *self._keep}):
+            skipped += ["-path", path, "-prune", "-o"]
+        argv = ["/usr/bin/find", "/", *skipped, "-type", "d", "-perm", "-0002", "-print0"]
+        with contextlib.suppress(Exception):
+            found = _run(argv, current_account(), timeout_s=_SCAN_SECONDS)
+            names = (os.fsdecode(name) for name in found.stdout.split(b"\0") if name)
+            self._places += [name for name in names if name not in self._places]
+
+    def purge(self, account: Account) -> None:
+        """Remove everything of ``account`` in shared places, its IPC objects, keyrings, cron and at jobs.
+
+        The account must have no process left. What resists is logged, never raised: it must not stop a grade.
+        """
+        if not is_isolated() or account.uid == 0:
+            return
+        if self._scan is not None:
+            self._scan.join(timeout=_SCAN_SECONDS)
+        steps = [gevent.spawn(self._purge_files, account), gevent.spawn(_purge_ipc, account)]
+        gevent.joinall(steps)
+        remove_jobs(account)
+
+    def _purge_files(self, account: Account) -> None:
+        arguments = ["purge", str(account.uid), *self._places, "--", *sorted(self._keep)]
+        # The user's own rights first; then root, for what the user cannot list or what others put into its directories.
+        for actor in (account, current_account()):
+            result = _run_cleaner(arguments, actor)
+            if result.code == 0:
+                return
+        if result.code != _LEFT or result.stderr:
+            log.warning("could not remove all files of %s in shared places: %s", account.name, _first_line(result))
+
+
+def empty_directory(fd: int, account: Account) -> bool:
+    """Remove everything in the directory behind ``fd`` with the account's rights, then root's; whether it is empty.
+
+    Root's pass is for directories of other users that the account let in; the caller has moved the tree out of reach.
+    """
+    actors = [account, current_account()] if is_isolated() else [account]
+    return any(_run_cleaner(["empty", str(fd)], actor, pass_fds=[fd]).code == 0 for actor in actors)
+
+
+def remove_jobs(account: Account) -> None:
+    """Remove the account's crontab and at jobs: files of its name or ownership in root's spool directories."""
+    for path in _CRON_FOLDERS:
+        with contextlib.suppress(OSError):
+            fd = open_directory(path)
+            try:
+                _remove_jobs_in(fd, account)
+            finally:
+                os.close(fd)
+
+
+def _remove_jobs_in(folder: int, account: Account) -> None:
+    for name in os.listdir(folder):
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISDIR(found.st_mode) and (found.st_uid == account.uid or name == account.name):
+            os.unlink(name, dir_fd=folder)
+
+
+def _purge_ipc(account: Account) -> None:
+    _run_cleaner(["ipc"], account)
+    if not os.path.ismount("/dev/mqueue"):
+        _run_cleaner(["mqueues", str(account.uid)], current_account())
+
+
+def _run_cleaner(arguments: Sequence[str], account: Account, pass_fds: Sequence[int] = ()) -> CommandResult:
+    return _run(program_argv("cleaner", *arguments), account, timeout_s=_CLEAN_SECONDS, pass_fds=pass_fds)
+
+
+def _run(argv: Sequence[str], account: Account, *, timeout_s: float, pass_fds: Sequence[int] = ()) -> CommandResult:
+    return run_command(
+        argv,
+        account=account,
+        cwd="/",
+        env=_ENV,
+        limit_bytes=_MESSAGE_BYTES,
+        timeout_s=timeout_s,
+        pass_fds=pass_fds,
+    )
+
+
+def _first_line(result: CommandResult) -> str:
+    lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else f"cleaner ended with {result.code}"
