@@ -100,7 +100,7 @@ class Bencher:
         """Begin anew: the runner's processes, caches, workspaces and the last build are gone afterwards."""
         end_processes(self._runner, by_gid=True)
         self._phase.wait_cleaned()
-        self._phase.places.purge(self._runner)
+        self._phase.places.purge(self._runner, everywhere=self._phase.ended)
         self._end_session()
         self._files.restore()
         self._session = RunnerSession(self._directory, os.path.basename(self._task.source))

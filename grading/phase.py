@@ -79,7 +79,7 @@ class AgentPhase:
                 _close_to_others(path, self._agent)
             # A job that cron started between the kill and its removal.
             end_processes(self._agent)
-            self._cleaning = gevent.spawn(self.places.purge, self._agent)
+            self._cleaning = gevent.spawn(self.places.purge, self._agent, everywhere=True)
             self._cleaning.join(timeout=_PURGE_ANSWER_SECONDS)
             self._finished = True
 

@@ -50,7 +50,7 @@ class SharedPlaces:
         self._keep.update(map(os.path.normpath, paths))
 
     def start_scan(self) -> None:
-        """Begin to look for world-writable directories of the image; a purge waits for the end of it."""
+        """Begin to look for world-writable directories of the image, in the background."""
         if self._scan is None and is_isolated():
             self._scan = gevent.spawn(self._find_places)
 
@@ -63,20 +63,24 @@ class SharedPlaces:
         skipped: list[str] = []
         for path in sorted({*_NOT_SCANNED, *self._keep}):
             skipped += ["-path", path, "-prune", "-o"]
-        argv = ["/usr/bin/find", "/", *skipped, "-type", "d", "-perm", "-0002", "-print0"]
+        # What others cannot pass through they cannot write below, unless they own it.
+        closed = ["-type", "d", "!", "-perm", "-0001", "-prune", "-o"]
+        argv = ["/usr/bin/nice", "-n", "19", "/usr/bin/find", "/", *skipped, *closed]
+        argv += ["-type", "d", "-perm", "-0002", "-print0"]
         with contextlib.suppress(Exception):
             found = _run(argv, current_account(), timeout_s=_SCAN_SECONDS)
             names = (os.fsdecode(name) for name in found.stdout.split(b"\0") if name)
             self._places += [name for name in names if name not in self._places]
 
-    def purge(self, account: Account) -> None:
+    def purge(self, account: Account, *, everywhere: bool = False) -> None:
         """Remove everything of ``account`` in shared places, its IPC objects, keyrings, cron and at jobs.
 
-        The account must have no process left. What resists is logged, never raised: it must not stop a grade.
+        The account must have no process left. ``everywhere`` waits for a scan that still runs; without it only the
+        places known so far are looked at. What resists is logged, never raised: it must not stop a grade.
         """
         if not is_isolated() or account.uid == 0:
             return
-        if self._scan is not None:
+        if everywhere and self._scan is not None:
             self._scan.join(timeout=_SCAN_SECONDS)
         steps = [gevent.spawn(self._purge_files, account), gevent.spawn(_purge_ipc, account)]
         gevent.joinall(steps)

@@ -26,9 +26,11 @@ from gevent import os as gevent_os
 from shell.accounts import Account, child_setup
 from shell.errors import CommandError
 from shell.output import BoundedOutput
+from shell.processes import end_orphans
 from shell.stop import StopSignal
 
 _READ_BYTES = 1 << 18
+_READS_PER_TURN = 16
 _COLLECT_SECONDS = 5.0
 
 
@@ -80,12 +82,12 @@ def run_command(
     readers = [gevent.spawn(_drain, fd, output) for fd, output in zip(streams, outputs, strict=True)]
     try:
         ending = _wait(process, timeout_s, stop)
-        _end_session(process)
+        _end_session(process, account)
         if sweep is not None:
             sweep()
         gevent.joinall(readers, timeout=_COLLECT_SECONDS)
     finally:
-        _end_session(process)
+        _end_session(process, account)
         gevent.killall(readers)
         for fd in streams:
             os.close(fd)
@@ -131,8 +133,13 @@ def _start(
 def _drain(fd: int, output: BoundedOutput) -> None:
     """Read a pipe to its end."""
     gevent_os.make_nonblocking(fd)
+    turn = 0
     while data := gevent_os.nb_read(fd, _READ_BYTES):
         output.add(data)
+        turn += 1
+        # A pipe that is never empty never makes this greenlet wait, and nobody else would be served.
+        if turn % _READS_PER_TURN == 0:
+            gevent.sleep(0)
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float | None, stop: StopSignal | None) -> Ending:
@@ -145,11 +152,14 @@ def _wait(process: subprocess.Popen[bytes], timeout_s: float | None, stop: StopS
     return Ending.STOPPED if stop is not None and stop.is_set() else Ending.TIMED_OUT
 
 
-def _end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill the program's process group. Its leader is not reaped before, so the number cannot belong to others."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+def _end_session(process: subprocess.Popen[bytes], account: Account) -> None:
+    """Kill the program, if it still runs, and what it left in its process group."""
+    if process.returncode is None:
+        # Not reaped yet (that happens in the event loop, which does not run here): the number is still its own.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    end_orphans(process.pid, account)
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int:

@@ -12,15 +12,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import gevent
 from gevent import monkey
 
 from shell.accounts import Account, become, default_signals, is_isolated
 from shell.errors import ProcessesLeftError
+
+_STATUS = re.compile(rb"^State:\s+(?P<state>\w).*?^Uid:\s+(?P<uids>[\d\s]+?)^Gid:\s+(?P<gids>[\d\t]+)", re.M | re.S)
+_STATUS_BYTES = 8192
+_PIDS_PER_TURN = 100
+_PASS_SECONDS = 0.002
+_ORPHAN_PASSES = 50
 
 _fork = monkey.get_original("os", "fork")
 _waitpid = monkey.get_original("os", "waitpid")
@@ -31,7 +39,8 @@ def processes_of(account: Account, *, by_gid: bool = False) -> list[int]:
 
     With ``by_gid`` also those that have the account's gid in one of these slots.
     """
-    return [pid for pid, uids, gids in _identities() if account.uid in uids or (by_gid and account.gid in gids)]
+    found = ((pid, _identity(pid)) for pid in _pids())
+    return [pid for pid, identity in found if identity is not None and identity.belongs_to(account, by_gid)]
 
 
 def end_processes(account: Account, *, by_gid: bool = False, within_s: float = 5.0) -> None:
@@ -42,31 +51,77 @@ def end_processes(account: Account, *, by_gid: bool = False, within_s: float = 5
     if not is_isolated() or account.uid == 0:
         return
     deadline = time.monotonic() + within_s
-    while left := processes_of(account, by_gid=by_gid):
+    while left := _find(account, by_gid):
         # One kill(-1) by the user itself reaches all of them in one step of the kernel: no fork storm outruns it.
         _kill_all_as(account)
-        # A process with a foreign real uid but the account's saved one, or of the group only, needs root's hand.
+        # A process with a foreign real uid but the account's saved one, or of the group only, needs root's hand. So do
+        # the first ones when there is no room for one more process.
         for pid in left:
-            _kill_if_still(pid, account, by_gid)
+            _kill_if(pid, lambda identity: identity.belongs_to(account, by_gid))
         if time.monotonic() > deadline:
             raise ProcessesLeftError(account.name, left)
-        gevent.sleep(0.002)
+        gevent.sleep(_PASS_SECONDS)
 
 
-def _kill_if_still(pid: int, account: Account, by_gid: bool) -> None:
-    """Kill ``pid`` through a pidfd that is opened before its identity is read again: the number may be reused."""
+def end_orphans(leader: int, account: Account) -> None:
+    """Kill what an ended session leader of the account's left in its process group and session.
+
+    The leader has been reaped, so its number may by now be that of another group: each process is looked at first.
+    """
+    for _ in range(_ORPHAN_PASSES):
+        try:
+            os.killpg(leader, 0)
+        except OSError:
+            return
+        found = [pid for pid in _pids() if _session_of(pid) == leader]
+        for pid in found:
+            _kill_if(pid, lambda identity: identity.belongs_to(account, by_gid=False))
+        if not found:
+            return
+        gevent.sleep(_PASS_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """The real, effective and saved ids of one process."""
+
+    uids: tuple[int, ...]
+    gids: tuple[int, ...]
+
+    def belongs_to(self, account: Account, by_gid: bool) -> bool:
+        return account.uid in self.uids or (by_gid and account.gid in self.gids)
+
+
+def _find(account: Account, by_gid: bool) -> list[int]:
+    """``processes_of``, with a pause after each bunch: thousands of processes must not hold up the event loop."""
+    found = []
+    for number, pid in enumerate(_pids(), 1):
+        identity = _identity(pid)
+        if identity is not None and identity.belongs_to(account, by_gid):
+            found.append(pid)
+        if number % _PIDS_PER_TURN == 0:
+            gevent.sleep(0)
+    return found
+
+
+def _kill_if(pid: int, wanted: Callable[[_Identity], bool]) -> None:
+    """Kill ``pid`` through a pidfd that is opened before its identity is read: the number may be reused."""
     with contextlib.suppress(OSError):
         fd = os.pidfd_open(pid)
         try:
-            identity = _identity(str(pid))
-            if identity and (account.uid in identity[1] or (by_gid and account.gid in identity[2])):
+            identity = _identity(pid)
+            if identity is not None and wanted(identity):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
         finally:
             os.close(fd)
 
 
 def _kill_all_as(account: Account) -> None:
-    child = _fork()
+    """Send SIGKILL to all that the account itself may signal; nothing happens when no process can be made for it."""
+    try:
+        child = _fork()
+    except OSError:
+        return
     if child == 0:
         try:
             default_signals()
@@ -78,20 +133,30 @@ def _kill_all_as(account: Account) -> None:
         _waitpid(child, 0)
 
 
-def _identities() -> Iterator[tuple[int, set[int], set[int]]]:
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (identity := _identity(name)):
-            yield identity
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def _identity(pid: str) -> tuple[int, set[int], set[int]] | None:
-    """(pid, uids, gids) of a process, None when it is gone or a zombie."""
+def _session_of(pid: int) -> int | None:
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
-            fields = dict(line.split(":", 1) for line in status if ":" in line)
-    except (FileNotFoundError, ProcessLookupError):
+        return os.getsid(pid)
+    except OSError:
         return None
-    if fields.get("State", "").strip()[:1] in ("Z", "X"):
+
+
+def _identity(pid: int) -> _Identity | None:
+    """Who a process is; None when it is gone or a zombie."""
+    try:
+        fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = os.read(fd, _STATUS_BYTES)
+        finally:
+            os.close(fd)
+    except OSError:
         return None
-    uids, gids = ({int(word) for word in fields[key].split()[:3]} for key in ("Uid", "Gid"))
-    return int(pid), uids, gids
+    # The kernel escapes line ends in names, so a process cannot forge these lines.
+    found = _STATUS.search(text)
+    if found is None or found["state"] in (b"Z", b"X"):
+        return None
+    uids, gids = (tuple(map(int, found[key].split()[:3])) for key in ("uids", "gids"))
+    return _Identity(uids, gids)
