@@ -1,0 +1,345 @@
+"""The persistent bash that an agent drives: one command at a time, its answer exact, never stuck.
+
+Runs as: the daemon; bash itself runs as the agent (see session_terminal).
+Distrusts: the command and everything that bash and its children do.
+Promises: an answer holds the command's bytes and nothing else; every command ends: by itself, at its time limit, or
+  when it is stopped, and then all of its processes end with it; whatever a command did to the shell, the next one works.
+Does not promise: that state survives what ends bash itself; the answer then says that the shell was restarted.
+Checked by: tests/conformance, tests/system/test_bash_*.py.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Mapping
+
+import gevent
+from gevent.event import Event
+
+from shell.accounts import Account
+from shell.command import CommandResult, Ending
+from shell.environment import shell_environment
+from shell.errors import CommandError
+from shell.output import BoundedOutput
+from shell.session_processes import boot_ticks, descendants, foreground, process, send_signal
+from shell.session_protocol import (
+    Report,
+    Said,
+    Streams,
+    command_lines,
+    direct_lines,
+    reports,
+    startup_lines,
+)
+from shell.session_streams import OutputFifos
+from shell.session_terminal import BashProcess
+from shell.stop import StopSignal
+
+__all__ = ["BashSession", "shell_environment"]
+
+_START_SECONDS = 10.0
+_READY_SECONDS = 2.0
+_LOOK_SECONDS = (0.05, 0.25, 0.5)
+_INTERRUPT_SECONDS = 0.5
+_KILL_SECONDS = 3.0
+_MESSAGE_BYTES = 1 << 16
+
+RESTARTED = b"ssebench: the shell has ended and was restarted; its directory, variables, functions and jobs are gone\n"
+
+
+class BashSession:
+    """A bash that is started when first needed and started again whenever it ended.
+
+    ``source`` is the directory it starts in, ``environment`` all of its environment. Each of stdout and stderr of an
+    answer is kept within ``limit_bytes``. ``timeout_s`` caps every command, 0 means no limit. ``rc_path`` names the
+    text each fresh shell reads after the user's own start-up files.
+    """
+
+    def __init__(
+        self,
+        account: Account,
+        source: str,
+        environment: Mapping[str, str],
+        *,
+        limit_bytes: int,
+        timeout_s: float,
+        rc_path: str,
+    ) -> None:
+        self._account = account
+        self._source = source
+        self._environment = dict(environment)
+        self._limit_bytes = limit_bytes
+        self._timeout_s = timeout_s
+        self._rc_path = rc_path
+        self._bash: BashProcess | None = None
+        self._fifos: OutputFifos | None = None
+        self._turned = Event()
+        self._messages = b""
+        self._nonce = b""
+        self._heard: list[Report] = []
+        self._shadowed: frozenset[int] = frozenset()
+        self._code = 0
+
+    def execute(self, command: str, *, timeout_s: float | None, stop: StopSignal) -> CommandResult:
+        """Run ``command`` in the shell and wait for its end, ``stop`` or the time limit in seconds.
+
+        Never called while another call runs. A command that fails is a result; CommandError only when no shell can
+        be started.
+        """
+        started = time.monotonic()
+        limit_s = min(filter(None, (timeout_s, self._timeout_s)), default=None)
+        bash = self._ready_bash()
+        run = _Run(self, bash, command.encode(), limit_s, stop)
+        code, ending, notes = run.result()
+        assert self._fifos is not None
+        stdout, stderr = self._fifos.stdout.take(), self._fifos.stderr.take()
+        self._code = code
+        return CommandResult(code, stdout.data(), _with_notes(stderr, notes), time.monotonic() - started, ending)
+
+    def close(self) -> None:
+        """End the shell and all it started; a later ``execute`` starts anew."""
+        if self._bash is not None:
+            below = descendants(self._bash.pid)
+            send_signal(below, signal.SIGKILL, self._account.uid)
+            self._end_bash()
+        if self._fifos is not None:
+            self._fifos.close()
+            self._fifos = None
+
+    # What a run needs of its session.
+
+    def begin(self, nonce: bytes) -> None:
+        """From now on only reports under ``nonce`` count."""
+        self._nonce = nonce
+        self._messages = b""
+        self._heard = []
+        self._turned.clear()
+
+    def heard(self, said: Said) -> Report | None:
+        """The first report of this kind since ``begin``."""
+        return next((report for report in self._heard if report.said is said), None)
+
+    def wait(self, seconds: float | None) -> None:
+        """Until something happened: bash reported or died, the run was stopped. At most ``seconds``."""
+        self._turned.wait(seconds)
+        self._turned.clear()
+
+    def wake(self, _: object = None) -> None:
+        """End the current ``wait``."""
+        self._turned.set()
+
+    def lines(self, text: bytes, *, direct: bool) -> bytes:
+        """What to send so that bash runs ``text``."""
+        assert self._fifos is not None
+        streams = Streams(self._fifos.stdout.path, self._fifos.stderr.path)
+        make = direct_lines if direct else command_lines
+        return make(self._nonce, text, self._code, streams, self._shadowed)
+
+    @property
+    def uid(self) -> int:
+        """Whose processes a run may signal."""
+        return self._account.uid
+
+    def forget_bash(self) -> int:
+        """Bury the shell; its exit code."""
+        assert self._bash is not None
+        code = self._bash.code()
+        self._end_bash()
+        return code
+
+    # Starting.
+
+    def _ready_bash(self) -> BashProcess:
+        """The living shell, at its prompt; a fresh one when there is none or it does not come back to its prompt."""
+        if self._fifos is None:
+            self._fifos = OutputFifos(self._account, self._limit_bytes)
+        if self._bash is not None and self._at_prompt(self._bash):
+            return self._bash
+        self._end_bash()
+        # A ~/.bashrc that ends or hangs the shell would do so each time: then one without it.
+        for read_rc in (True, False):
+            bash = self._start(read_rc)
+            if bash is not None:
+                return bash
+        raise CommandError(f"bash does not start as {self._account.name}: it ends or hangs before its first prompt")
+
+    def _at_prompt(self, bash: BashProcess) -> bool:
+        """Whether the shell has come back from the last command, waiting a little for it."""
+        deadline = time.monotonic() + _READY_SECONDS
+        while not self.heard(Said.READY):
+            left = deadline - time.monotonic()
+            if left <= 0 or not bash.is_alive:
+                return False
+            self.wait(min(left, 0.25))
+        self._shadowed |= {report.number for report in self._heard if report.said is Said.SHADOWED}
+        return bash.is_alive
+
+    def _start(self, read_rc: bool) -> BashProcess | None:
+        self.begin(_nonce())
+        self._shadowed = frozenset()
+        self._code = 0
+        self._bash = bash = BashProcess(
+            self._account,
+            self._source,
+            self._environment,
+            read_rc=read_rc,
+            on_message=self._take_message,
+            on_death=self.wake,
+        )
+        with open(self._rc_path, "rb") as file:
+            bash.send(startup_lines(self._nonce, file.read()))
+        deadline = time.monotonic() + _START_SECONDS
+        while bash.is_alive and time.monotonic() < deadline:
+            if self.heard(Said.READY):
+                self._at_prompt(bash)
+                return bash
+            self.wait(0.25)
+            bash.give_end_of_file()
+        self._end_bash()
+        return None
+
+    def _end_bash(self) -> None:
+        if self._bash is not None:
+            self._bash.close()
+            self._bash = None
+
+    def _take_message(self, data: bytes) -> None:
+        """Bash wrote something of its own: look for reports, keep only what can be the beginning of one."""
+        self._messages += data
+        found = reports(self._nonce, self._messages)
+        if found:
+            self._heard += found
+            self._messages = self._messages[self._messages.rindex(self._nonce) + len(self._nonce) :]
+            self._turned.set()
+        self._messages = self._messages[-_MESSAGE_BYTES:]
+
+
+class _Run:
+    """One command from its first byte to its end."""
+
+    def __init__(
+        self, session: BashSession, bash: BashProcess, text: bytes, limit_s: float | None, stop: StopSignal
+    ) -> None:
+        self._session = session
+        self._bash = bash
+        self._text = text
+        self._limit_s = limit_s
+        self._stop = stop
+        self._since_ticks = boot_ticks()
+        self._started = time.monotonic()
+
+    def result(self) -> tuple[int, Ending, bytes]:
+        """(exit code, why it ended, lines of ours for stderr)."""
+        self._stop.event.rawlink(self._session.wake)
+        try:
+            self._send(direct=False)
+            ending = self._wait()
+            notes = b""
+            if ending is not Ending.EXITED:
+                notes = _ending_note(ending, self._limit_s, self._stop)
+                self._end_foreground()
+            code, died = self._code()
+        finally:
+            self._stop.event.unlink(self._session.wake)
+        if ending is Ending.TIMED_OUT:
+            code = 124
+        return code, ending, notes + (RESTARTED if died else b"")
+
+    def _send(self, *, direct: bool) -> None:
+        self._session.begin(_nonce())
+        self._bash.send(self._session.lines(self._text, direct=direct))
+
+    def _is_over(self) -> bool:
+        return self._session.heard(Said.ENDED) is not None or self._session.heard(Said.READY) is not None
+
+    def _wait(self) -> Ending:
+        looks = 0
+        while True:
+            elapsed = time.monotonic() - self._started
+            look_s = _LOOK_SECONDS[min(looks, len(_LOOK_SECONDS) - 1)]
+            left = look_s if self._limit_s is None else max(0.0, min(look_s, self._limit_s - elapsed))
+            self._session.wait(left)
+            if self._is_over():
+                if self._session.heard(Said.STARTED) or self._session.heard(Said.ENDED):
+                    return Ending.EXITED
+                # The prompt came and the text did not run: PROMPT_COMMAND is read-only.
+                self._send(direct=True)
+                continue
+            if not self._bash.is_alive:
+                return Ending.EXITED
+            if self._stop.is_set():
+                return Ending.STOPPED
+            if self._limit_s is not None and time.monotonic() - self._started >= self._limit_s:
+                return Ending.TIMED_OUT
+            looks += 1
+            self._look_after()
+
+    def _look_after(self) -> None:
+        """Help a command along that would wait for a person: at the terminal, or to continue a stopped shell."""
+        self._bash.give_end_of_file()
+        state = process(self._bash.pid)
+        if state is not None and state.state == "T":
+            self._bash.signal(signal.SIGCONT)
+
+    def _code(self) -> tuple[int, bool]:
+        """(the command's exit code, whether the shell died with it)."""
+        report = self._session.heard(Said.ENDED) or self._session.heard(Said.READY)
+        if report is not None:
+            self._bash.drop_typed()
+            return report.number, False
+        return self._session.forget_bash(), True
+
+    def _end_foreground(self) -> None:
+        """SIGINT to the command's processes and to the shell's own loops, then SIGKILL; at last to the shell."""
+        self._signal_foreground(signal.SIGINT)
+        self._bash.signal(signal.SIGCONT)
+        self._bash.signal(signal.SIGINT)
+        self._wait_over(_INTERRUPT_SECONDS)
+        deadline = time.monotonic() + _KILL_SECONDS
+        while True:
+            left = self._signal_foreground(signal.SIGKILL)
+            if self._gone() and not left:
+                return
+            if time.monotonic() > deadline:
+                self._bash.signal(signal.SIGKILL)
+                self._wait_over(1.0)
+                return
+            self._bash.signal(signal.SIGINT)
+            self._wait_over(0.02)
+
+    def _gone(self) -> bool:
+        return self._is_over() or not self._bash.is_alive
+
+    def _wait_over(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._gone() and (left := deadline - time.monotonic()) > 0:
+            self._session.wait(left)
+        if self._gone():
+            gevent.sleep(0.001)
+
+    def _signal_foreground(self, number: int) -> bool:
+        """Signal all of the command's processes; whether there were any."""
+        group = self._bash.foreground_group()
+        targets = foreground(self._bash.pid, group, self._since_ticks)
+        send_signal(targets, number, self._session.uid)
+        return bool(targets)
+
+
+def _nonce() -> bytes:
+    return secrets.token_hex(12).encode()
+
+
+def _ending_note(ending: Ending, limit_s: float | None, stop: StopSignal) -> bytes:
+    if ending is Ending.TIMED_OUT:
+        return b"ssebench: the command was stopped at its time limit of %g seconds\n" % (limit_s or 0)
+    return b"ssebench: the command was stopped because %s\n" % (stop.reason or "").encode()
+
+
+def _with_notes(output: BoundedOutput, notes: bytes) -> bytes:
+    """The stream, then our lines, each on a line of its own."""
+    data = output.data()
+    if notes and data and not data.endswith(b"\n"):
+        data += b"\n"
+    return data + notes

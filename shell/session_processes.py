@@ -1,0 +1,104 @@
+"""Which processes belong to the command that runs now, and their end.
+
+Runs as: the daemon (root).
+Distrusts: the processes: they ignore signals, change session and group, are stopped, fork while they are looked at.
+Promises: a signal reaches only processes of the shell's account that descend from the shell; a process is addressed
+  by a descriptor, so a number that was given to another process in between is never hit.
+Does not promise: to catch what forks faster than it is killed; the caller then ends the shell, and the end of the
+  agent phase kills by user.
+Checked by: tests/system/test_bash_endings.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of /proc: who it is, whose child, and since when (in clock ticks since boot)."""
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    started: int
+
+
+def boot_ticks() -> int:
+    """Now, in the unit of ``Process.started``."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+
+
+def process(pid: int) -> Process | None:
+    """The process ``pid``; None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name may hold blanks and brackets; nothing after the last bracket can.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return Process(pid, fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]))
+
+
+def descendants(root: int) -> list[Process]:
+    """Every living process below ``root``. Orphans count: the shell adopts them, see session_terminal."""
+    children: dict[int, list[Process]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (found := process(int(name))) and found.state not in "ZX":
+            children.setdefault(found.parent, []).append(found)
+    below, todo = [], [root]
+    while todo:
+        more = children.pop(todo.pop(), [])
+        below += more
+        todo += [child.pid for child in more]
+    return below
+
+
+def foreground(shell: int, foreground_group: int, since_ticks: int) -> list[Process]:
+    """The processes of the command that runs in ``shell`` now.
+
+    Not among them, with all they started: what is older than the command, and its own jobs in the background
+    (children of the shell in its session, with a group of their own that does not hold the terminal).
+    """
+    own = process(shell)
+    below = descendants(shell)
+    if own is None:
+        return below
+    spared = {shell}
+    spared_groups: set[int] = set()
+    ours = []
+    for found in below:  # parents come before their children
+        is_job = found.session == own.session and found.group not in (foreground_group, own.group)
+        is_old = found.started < since_ticks
+        if found.parent == shell:
+            spare = is_old or (is_job and (found.group == found.pid or found.group in spared_groups))
+        else:
+            spare = found.parent in spared
+        if spare:
+            spared.add(found.pid)
+            spared_groups.add(found.group)
+        else:
+            ours.append(found)
+    return ours
+
+
+def send_signal(processes: Iterable[Process], number: int, uid: int) -> None:
+    """Signal those of ``processes`` that still are the same ones and belong to ``uid``."""
+    for target in processes:
+        with contextlib.suppress(OSError):
+            fd = os.pidfd_open(target.pid)
+            try:
+                now = process(target.pid)
+                if now and now.started == target.started and os.stat(f"/proc/{target.pid}").st_uid in (uid, 0):
+                    signal.pidfd_send_signal(fd, number)
+            finally:
+                os.close(fd)

@@ -1,0 +1,127 @@
+"""The streams of the persistent shell: two FIFOs beside its terminal, read as they fill.
+
+Runs as: the daemon.
+Distrusts: whoever writes: amount, speed and content are the agent's.
+Promises: the FIFOs lie in a directory that only root changes, so no link can be put in their place; reading never
+  blocks the hub; what is kept is bounded while it is read.
+Does not promise: that what arrives was printed by the command; the agent may write to its own FIFO.
+Checked by: tests/system/test_bash_streams.py.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import termios
+from collections.abc import Callable
+
+import gevent
+
+from shell.accounts import Account, is_isolated
+from shell.output import BoundedOutput
+
+_READ_BYTES = 1 << 18
+_PIPE_BYTES = 1 << 20
+
+
+class Reader:
+    """Hands what arrives at a descriptor to ``take``, for as long as it is open. Owns the descriptor."""
+
+    def __init__(self, fd: int, take: Callable[[bytes], None]) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._take = take
+        self._watcher = gevent.get_hub().loop.io(fd, 1)
+        self._watcher.start(self._readable)
+
+    def read_what_is_there(self) -> None:
+        """Take what has already been written. Bounded by the size now, so that a fast writer cannot hold us here."""
+        left = self._readable_bytes()
+        while left > 0:
+            left -= self._read(left) or left
+
+    def close(self) -> None:
+        """Stop reading and close the descriptor."""
+        if self._fd >= 0:
+            self._watcher.stop()
+            self._watcher.close()
+            os.close(self._fd)
+            self._fd = -1
+
+    def _readable(self) -> None:
+        if self._fd >= 0 and self._read(_READ_BYTES) == 0:
+            # The other side is gone for good (a hung up terminal): a ready descriptor would wake the hub for ever.
+            self._watcher.stop()
+
+    def _read(self, most: int) -> int | None:
+        """Read once; the number of bytes, 0 at the end, None when nothing is there."""
+        try:
+            data = os.read(self._fd, most)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return 0
+        if data:
+            self._take(data)
+        return len(data)
+
+    def _readable_bytes(self) -> int:
+        size = array.array("i", [0])
+        fcntl.ioctl(self._fd, termios.FIONREAD, size)
+        return size[0]
+
+
+class OutputFifo:
+    """One FIFO that the agent's commands write to, and what has arrived since the last answer."""
+
+    def __init__(self, path: str, account: Account, limit_bytes: int) -> None:
+        self.path = path
+        self._limit_bytes = limit_bytes
+        self._kept = BoundedOutput(limit_bytes)
+        os.mkfifo(path, 0o600)
+        if is_isolated():
+            os.chown(path, account.uid, account.gid, follow_symlinks=False)
+        # Opened for both, so that it is never at its end while no command runs.
+        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._reader = Reader(fd, self._add)
+
+    def take(self) -> BoundedOutput:
+        """Everything that has been written and not been taken before."""
+        self._reader.read_what_is_there()
+        kept, self._kept = self._kept, BoundedOutput(self._limit_bytes)
+        return kept
+
+    def close(self) -> None:
+        """Stop reading; writers get SIGPIPE."""
+        self._reader.close()
+
+    def _add(self, data: bytes) -> None:
+        self._kept.add(data)
+
+
+class OutputFifos:
+    """The FIFOs of standard output and standard error in a directory of their own."""
+
+    def __init__(self, account: Account, limit_bytes: int) -> None:
+        self._directory = tempfile.mkdtemp(prefix="bash-", dir=_parent())
+        # The agent may pass through to its FIFOs, and change nothing.
+        os.chmod(self._directory, 0o711)  # noqa: S103
+        self.stdout = OutputFifo(os.path.join(self._directory, "out"), account, limit_bytes)
+        self.stderr = OutputFifo(os.path.join(self._directory, "err"), account, limit_bytes)
+
+    def close(self) -> None:
+        """Stop reading and remove the directory."""
+        self.stdout.close()
+        self.stderr.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _parent() -> str | None:
+    """Where root's directory for the FIFOs goes: /run where there is one, as it needs no disk."""
+    return "/run" if is_isolated() and os.path.isdir("/run") else None

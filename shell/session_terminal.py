@@ -1,0 +1,201 @@
+"""One bash on its terminal: start, input, messages, death.
+
+Runs as: root up to the fork; bash runs as the account given.
+Distrusts: bash, once the agent's text has run in it, and everything written to the terminal.
+Promises: bash gets no descriptor of the daemon's but its own input and message pipe; what is written to the terminal
+  is read and dropped, so it never fills; a reader of the terminal can be given end of file whatever mode it is in.
+Does not promise: that bash ever answers.
+Checked by: tests/system/test_bash_session.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import struct
+import termios
+from collections.abc import Callable, Mapping
+from fcntl import ioctl
+from typing import Any
+
+import gevent
+import pexpect
+import ptyprocess
+
+from shell.accounts import Account, child_setup
+from shell.errors import CommandError
+from shell.session_streams import Reader
+
+_PR_SET_CHILD_SUBREAPER = 36
+_TIOCGPTPEER = 0x5441
+_libc = ctypes.CDLL(None, use_errno=True)
+_BASH = "/bin/bash"
+_REAP_SECONDS = 5.0
+
+
+class _Spawn(pexpect.spawn):  # type: ignore[type-arg]  # generic in its type stub only
+    """pexpect's spawn, which by itself cannot leave descriptors open until ``preexec_fn`` has used them."""
+
+    def __init__(
+        self,
+        arguments: list[str],
+        environment: dict[str, str],
+        preexec_fn: Callable[[], None],
+        keep: tuple[int, ...],
+    ) -> None:
+        self._keep = keep
+        super().__init__(_BASH, arguments, env=environment, echo=False, use_poll=True, preexec_fn=preexec_fn)
+        self.delaybeforesend = None
+
+    ptyproc: ptyprocess.PtyProcess
+    child_fd: int
+
+    def _spawnpty(self, args: list[str], **options: Any) -> ptyprocess.PtyProcess:
+        return ptyprocess.PtyProcess.spawn(args, pass_fds=self._keep, **options)
+
+
+class BashProcess:
+    """A running interactive bash. ``on_message`` gets what it writes itself, ``on_death`` is called once at its end."""
+
+    def __init__(
+        self,
+        account: Account,
+        source: str,
+        environment: Mapping[str, str],
+        *,
+        read_rc: bool,
+        on_message: Callable[[bytes], None],
+        on_death: Callable[[], None],
+    ) -> None:
+        input_read, self._input = os.pipe()
+        message_read, message_write = os.pipe()
+        os.set_blocking(self._input, False)
+        self._messages = Reader(message_read, on_message)
+        arguments = ["--noediting", *([] if read_rc else ["--norc"]), "-i"]
+        try:
+            self._child = _Spawn(
+                arguments,
+                dict(environment),
+                _setup(account, source, input_read, message_write),
+                (input_read, message_write),
+            )
+        except (OSError, pexpect.ExceptionPexpect, Exception) as error:
+            os.close(self._input)
+            self._messages.close()
+            raise CommandError(f"could not start bash as {account.name}: {error}") from error
+        finally:
+            os.close(input_read)
+            os.close(message_write)
+        assert self._child.pid is not None
+        self.pid: int = self._child.pid
+        self._child.ptyproc.delayafterclose = self._child.ptyproc.delayafterterminate = 0.0
+        # Our own end of the terminal, found through the master and not through a path.
+        self._terminal = ioctl(self._child.child_fd, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        self._screen = Reader(os.dup(self._child.child_fd), lambda data: None)
+        self._pidfd = os.pidfd_open(self.pid)
+        self._death = gevent.get_hub().loop.io(self._pidfd, 1)
+        self._on_death = on_death
+        self._death.start(self._died)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether bash, or the program it was replaced by, still runs."""
+        return self._pidfd >= 0 and not select.select([self._pidfd], [], [], 0)[0]
+
+    def send(self, data: bytes) -> None:
+        """Write to bash's input; waits cooperatively while the pipe is full. A bash that is gone is no error."""
+        view = memoryview(data)
+        while view and self.is_alive:
+            try:
+                view = view[os.write(self._input, view) :]
+            except BlockingIOError:
+                gevent.sleep(0.001)
+            except BrokenPipeError:
+                return
+
+    def read_messages(self) -> None:
+        """Take what bash has written up to now."""
+        self._messages.read_what_is_there()
+
+    def give_end_of_file(self) -> None:
+        """Whoever reads the terminal now gets end of file.
+
+        In raw mode there is no such thing, so the terminal goes back to lines first. What was typed before is
+        dropped: unread ends of file must not pile up.
+        """
+        with contextlib.suppress(OSError, termios.error):
+            mode = termios.tcgetattr(self._terminal)
+            if not mode[3] & termios.ICANON:
+                mode[3] |= termios.ICANON | termios.ISIG
+            mode[6][termios.VEOF] = b"\x04"
+            termios.tcsetattr(self._terminal, termios.TCSANOW, mode)
+            termios.tcflush(self._terminal, termios.TCIFLUSH)
+            termios.tcflow(self._terminal, termios.TCOON)
+            os.write(self._child.child_fd, b"\x04")
+
+    def drop_typed(self) -> None:
+        """Forget an end of file that nobody read: the next program that reads the terminal gets its own."""
+        with contextlib.suppress(OSError, termios.error):
+            termios.tcflush(self._terminal, termios.TCIFLUSH)
+
+    def foreground_group(self) -> int:
+        """The process group that the terminal's signals go to, 0 when there is none."""
+        with contextlib.suppress(OSError):
+            return int(struct.unpack("i", ioctl(self._child.child_fd, termios.TIOCGPGRP, b"\0" * 4))[0])
+        return 0
+
+    def signal(self, number: int) -> None:
+        """Send bash itself a signal; nothing when it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._pidfd >= 0:
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def code(self) -> int:
+        """Exit code of the ended bash, 128 + n when signal n ended it."""
+        deadline = gevent.get_hub().loop.now() + _REAP_SECONDS
+        while self._child.isalive():
+            if gevent.get_hub().loop.now() > deadline:
+                raise CommandError("bash ended but its exit code did not arrive")
+            gevent.sleep(0.001)
+        if self._child.signalstatus is not None:
+            return 128 + int(self._child.signalstatus)
+        return int(self._child.exitstatus or 0)
+
+    def close(self) -> None:
+        """End bash and give everything back. Its children are the caller's business."""
+        self.signal(signal.SIGKILL)
+        self.code()
+        self._death.stop()
+        self._death.close()
+        self._messages.close()
+        self._screen.close()
+        for fd in (self._input, self._terminal, self._pidfd):
+            os.close(fd)
+        self._pidfd = -1
+        self._child.close()
+
+    def _died(self) -> None:
+        self._death.stop()
+        self._on_death()
+
+
+def _setup(account: Account, source: str, input_read: int, message_write: int) -> Callable[[], None]:
+    """What the child does before it becomes bash."""
+    become = child_setup(account, None)
+
+    def setup() -> None:
+        os.dup2(input_read, 0)
+        os.dup2(message_write, 1)
+        os.dup2(message_write, 2)
+        # Orphans below bash become bash's children: none can hide from the end of a command behind a double fork.
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+        become()
+        for directory in (source, account.home, "/"):
+            with contextlib.suppress(OSError):
+                os.chdir(directory)
+                break
+
+    return setup
