@@ -24,7 +24,7 @@ from grading.taskfiles import TaskFiles, script_argv
 from grading.workspace import RunnerDirectory, RunnerSession, Workspace
 from shell.accounts import Account, current_account
 from shell.command import CommandResult, Ending, run_command
-from shell.copying import CopyStopped, TreeReader, copy_tree
+from shell.copying import CopyStoppedError, TreeReader, copy_tree
 from shell.errors import InvalidArgument, SSEBenchError
 from shell.processes import end_processes
 from shell.stop import StopSignal
@@ -168,7 +168,7 @@ class Bencher:
         reader = TreeReader(current_account()) if grading else TreeReader.confined(self._agent)
         try:
             notes = copy_tree(source, reader, workspace.tree, self._runner, timeout_s=_COPY_SECONDS, stop=stop)
-        except CopyStopped as stopped:
+        except CopyStoppedError as stopped:
             return CommandResult(_STOPPED_CODE, b"", f"{stopped}\n".encode(), ending=Ending.STOPPED)
         return _with_notes(run(), notes)
 

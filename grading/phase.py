@@ -3,8 +3,8 @@
 Runs as: root; what the agent left in shared places is removed with the agent's own rights.
 Distrusts: the agent's processes, its home, its source tree, its archive.
 Promises: the end is on the disk before the first process is killed, so no crash opens the phase again; from then on
-  ``ended`` is true; when ``end`` returns no process of the agent's uid is left, its crontab and at jobs are gone, and the
-  runner can enter none of the closed paths.
+  ``ended`` is true; when ``end`` returns no process of the agent's uid is left, its crontab and at jobs are gone, and
+  the runner can enter none of the closed paths.
 Does not promise: to close directories of the agent's outside the closed paths and the shared places.
 Checked by: tests/system/test_phase.py, tests/attack/test_left_for_grading.py.
 """
@@ -65,7 +65,8 @@ class AgentPhase:
     def end(self) -> None:
         """End the phase. A call after a successful one has no effect, one after a failed one tries again.
 
-        ProcessesLeftError when a process of the agent's could not be killed within 5 s; the phase has ended all the same.
+        ProcessesLeftError when a process of the agent's could not be killed within 5 s; the phase has ended all the
+        same.
         """
         # Before anything can fail: nothing is allowed any more.
         self._ended = True

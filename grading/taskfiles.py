@@ -1,10 +1,12 @@
 """The task's files as the checks use them: closed by default, opened or staged for the one check that needs them.
 
-Runs as: root, in the task's directory, which root alone can write; support directories are filled with the runner's rights.
+Runs as: root, in the task's directory, which root alone can write; support directories are filled with the runner's
+  rights.
 Distrusts: what scripts of the runner's did to support directories.
-Promises: everything in the task's directory is root's and closed to others; the runner may read and execute the build and
-  test scripts in place, and use what these name while a check runs that needs it; support directories are put back to
-  their first state by ``restore``; proofs of concept, hidden tests and the run script are only ever seen as staged copies.
+Promises: everything in the task's directory is root's and closed to others; the runner may read and execute the build
+  and test scripts in place, and use what these name while a check runs that needs it; support directories are put back
+  to their first state by ``restore``; proofs of concept, hidden tests and the run script are only ever seen as staged
+  copies.
 Does not promise: to find a support directory whose name a script computes.
 Checked by: tests/system/test_taskfiles.py, tests/attack/test_task_files.py.
 """

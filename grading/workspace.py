@@ -1,10 +1,10 @@
 """The runner's sessions and workspaces: fresh directories that only the runner and root can enter.
 
-Runs as: root in directories that root alone can write; everything below a workspace or a home is made and removed with the
-  runner's rights.
+Runs as: root in directories that root alone can write; everything below a workspace or a home is made and removed with
+  the runner's rights.
 Distrusts: everything that a script left in a workspace or a home.
-Promises: names cannot be guessed; nobody but root and the runner can enter; what is discarded is out of everybody's reach
-  at once, in one rename, before its removal begins; a new session has a new home, new caches and no workspace.
+Promises: names cannot be guessed; nobody but root and the runner can enter; what is discarded is out of everybody's
+  reach at once, in one rename, before its removal begins; a new session has a new home, new caches and no workspace.
 Does not promise: any limit on what a script writes.
 Checked by: tests/system/test_workspace.py.
 """

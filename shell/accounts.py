@@ -10,15 +10,21 @@ Checked by: tests/system/test_accounts.py.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pwd
+import resource
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from shell.errors import AccountError
 
+# Of 1000, which is "this one first"; the daemon keeps what it was given.
+_OOM_SCORE = 500
+# Of one user, threads included: more than any build uses, less than a machine has.
+_MAX_PROCESSES = 4096
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_NO_NEW_PRIVS = 39
@@ -88,12 +94,27 @@ def child_setup(account: Account, cwd: str | None, *, umask: int = 0o022) -> Cal
     def setup() -> None:
         default_signals()
         os.umask(umask)
+        _be_expendable(account)
         become(account)
         # After the switch of identity, so that root never follows a link the agent planted.
         if cwd is not None:
             os.chdir(cwd)
 
     return setup
+
+
+def _be_expendable(account: Account) -> None:
+    """Let memory and process numbers run out here before they run out for the daemon. Best effort."""
+    with contextlib.suppress(OSError, ValueError):
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, b"%d" % _OOM_SCORE)
+        finally:
+            os.close(fd)
+        if account.uid != 0 and is_isolated():
+            _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+            limit = _MAX_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, _MAX_PROCESSES)
+            resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 def default_signals() -> None:

@@ -8,8 +8,8 @@
 Runs as: the user whose things are removed; root only for what that user's own rights do not reach, when the user has no
   process left. Standard library only, nothing of the project on its path.
 Distrusts: every name and every directory it meets.
-Promises: follows no link; every step is relative to a descriptor; two descriptors and no recursion, however deep a tree is;
-  exit code 3 when something is left.
+Promises: follows no link; every step is relative to a descriptor; two descriptors and no recursion, however deep a tree
+  is; exit code 3 when something is left.
 Does not promise: anything while processes of the user still run.
 Checked by: tests/system/test_cleaner.py.
 """

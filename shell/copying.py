@@ -1,9 +1,10 @@
 """Private copies of a tree: read with one user's rights, written with another's.
 
 Runs as: root up to fork; list and archive are made as the reader, the copy as the writer.
-Distrusts: the tree and its owner: links, special files, directories swapped while they are read, helpers stopped or killed.
-Promises: root opens nothing in the tree; no link is followed, also not the tree's own path; links arrive as links, named
-  pipes, sockets and devices do not arrive and are named in the notes; a helper that is stopped ends in CopyError.
+Distrusts: the tree and its owner: links, special files, directories swapped while they are read, helpers stopped or
+  killed.
+Promises: root opens nothing in the tree; no link is followed, also not the tree's own path; links arrive as links,
+  named pipes, sockets and devices do not arrive and are named in the notes; a helper that is stopped ends in CopyError.
 Does not promise: a consistent copy of a tree that is being changed.
 Checked by: tests/system/test_copying.py, tests/attack/test_links.py.
 """
@@ -49,7 +50,7 @@ class CopyError(SSEBenchError):
     """A private copy could not be made; what exists of it is of no use."""
 
 
-class CopyStopped(CopyError):
+class CopyStoppedError(CopyError):
     """The copy was ended early because its action was."""
 
 
@@ -88,7 +89,8 @@ def copy_tree(
 ) -> list[str]:
     """Copy what is in the directory ``source`` into the existing directory ``destination``.
 
-    Returns notes, one line for each thing that was left out (at most a few dozen). CopyError when the copy is not whole.
+    Returns notes, one line for each thing that was left out (at most a few dozen). CopyError when the copy is not
+    whole.
     """
     with _Pipeline() as pipeline:
         try:
@@ -181,14 +183,17 @@ class _Pipeline:
             self._output = None
 
     def wait(self, timeout_s: float, stop: StopSignal | None) -> None:
-        """Wait for all of them; CopyError when one failed, was killed, or the time is up, CopyStopped when asked to."""
+        """Wait for all of them.
+
+        CopyError when one failed, was killed, or the time is up; CopyStoppedError when somebody asked for the end.
+        """
         deadline = time.monotonic() + timeout_s
         for helper in self._helpers:
             ended = helper.process.result  # type: ignore[attr-defined]
             events = [ended] if stop is None else [ended, stop.event]
             gevent.wait(events, timeout=max(0.0, deadline - time.monotonic()), count=1)
             if stop is not None and stop.is_set():
-                raise CopyStopped(f"stopped because {stop.reason}")
+                raise CopyStoppedError(f"stopped because {stop.reason}")
             if not ended.ready():
                 raise CopyError(f"copying the source tree took longer than {timeout_s:.0f} s")
         gevent.joinall(self._readers, timeout=1)

@@ -2,8 +2,8 @@
 
 Runs as: whoever may read the tree, in that tree, without anything of the project on its path (standard library only).
 Distrusts: the tree, which may change while it is read.
-Promises: prints, each ended by a NUL, the names of all directories, regular files and links below the working directory,
-  a directory before what is in it, and on standard error one line for each thing left out; follows no link.
+Promises: prints, each ended by a NUL, the names of all directories, regular files and links below the working
+  directory, a directory before what is in it, and on standard error one line for each thing left out; follows no link.
 Does not promise: a consistent picture of a tree that is being changed.
 Checked by: tests/system/test_copying.py.
 """

@@ -1,7 +1,8 @@
 """Small Python programs that run as another user: how their argument vector is made.
 
 The other user need not be able to read the project's files, so the program's text travels as an argument. It uses the
-standard library only and runs isolated (no site, no environment, no bytecode): nothing that a user can plant is imported.
+standard library only and runs isolated (no site, no environment, no bytecode): nothing that a user can plant is
+imported.
 """
 
 from __future__ import annotations
