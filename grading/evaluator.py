@@ -34,10 +34,11 @@ from sse.grading import PatchResult, grade
 RESULT_FILE = "result.json"
 DEFAULT_RESULTS = "/var/lib/ssebench/results"
 DEFAULT_TIMEOUT_S = 1800
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
 
 
-class _Ended(Exception):
+class _EndedError(Exception):
     """A signal asked this program to end."""
 
 
@@ -54,7 +55,7 @@ def main() -> int:
     """Grade and write the result; 0 when a result was written, whatever it says."""
     parser = argparse.ArgumentParser(prog="ssebench-evaluate", description=__doc__.split("\n", 1)[0])
     parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _ENDING_SIGNALS:
         signal.signal(number, _end)
     return evaluate(os.environ)
 
@@ -67,7 +68,7 @@ def evaluate(environment: Mapping[str, str]) -> int:
     try:
         limits = _limits(environment)
         result, timed_out = grade_within(limits.timeout_s)
-    except (Exception, _Ended) as error:
+    except (Exception, _EndedError) as error:
         result = _not_graded(f"Exception: {error or type(error).__name__}")
     try:
         write_result(path, result, limits, timed_out)
@@ -147,7 +148,10 @@ def _not_graded(message: str) -> PatchResult:
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
-    raise _Ended(f"the evaluator was ended by {signal.Signals(number).name}")
+    # Once is enough: from here on the result is being written.
+    for ignored in _ENDING_SIGNALS:
+        signal.signal(ignored, signal.SIG_IGN)
+    raise _EndedError(f"the evaluator was ended by {signal.Signals(number).name}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from marshmallow import fields
+from marshmallow import ValidationError, fields
 
 _SHOWN_CHARACTERS = 60
 
@@ -22,6 +22,8 @@ class Text(fields.Field[str]):
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> str:
         if not isinstance(value, str):
             raise self.make_error("kind", message=f"expected {self.expected}, found {shown(value)}{_quote_hint(value)}")
+        if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value):
+            raise self.make_error("kind", message="expected text without NUL and lone surrogates")
         # \Z, where $ would let one newline at the end pass.
         if self.pattern is not None and re.match(f"(?:{self.pattern})\\Z", value) is None:
             raise self.make_error("kind", message=f"expected {self.expected}, found {shown(value)}")
@@ -77,6 +79,29 @@ class Section(fields.Nested):
         if not isinstance(value, dict):
             raise self.make_error("kind", message=f"expected a mapping, found {shown(value)}")
         return super()._deserialize(value, attr, data, partial=partial, **kwargs)
+
+
+class Table(fields.Field[dict[str, str]]):
+    """A mapping from one kind of text to another."""
+
+    def __init__(self, keys: Text, values: Text, **options: Any) -> None:
+        super().__init__(**_with_messages(options))
+        self.keys = keys
+        self.values = values
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, str]:
+        if not isinstance(value, dict):
+            raise self.make_error("kind", message=f"expected a mapping, found {shown(value)}")
+        errors = {}
+        for key, inner in value.items():
+            try:
+                self.keys.deserialize(key)
+                self.values.deserialize(inner)
+            except ValidationError as error:
+                errors[shown(key)] = error.messages
+        if errors:
+            raise ValidationError(errors)
+        return value
 
 
 def shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from tasks.config import Task
@@ -15,8 +16,17 @@ def metadata(task: Task, bench_path: str) -> dict[str, Any]:
 
     Bytes that are not UTF-8 become U+FFFD. InvalidTaskError when a file cannot be read any more.
     """
+    return metadata_from(task, bench_path, lambda path: _read(bench_path, path))
+
+
+def metadata_from(task: Task, bench_path: str, read: Callable[[str], bytes]) -> dict[str, Any]:
+    """The same where the files lie elsewhere: ``read`` gives the bytes for a path of the config."""
+
+    def text(path: str | None) -> str | None:
+        return None if path is None else read(path).decode("utf-8", errors="replace")
+
     description = task.description
-    reports = [_text(bench_path, path) for path in description.crash_report]
+    reports = [text(path) for path in description.crash_report]
     return {
         "id": task.id,
         "project": task.project,
@@ -28,8 +38,8 @@ def metadata(task: Task, bench_path: str) -> dict[str, Any]:
             "bug_description": description.bug_description,
         },
         "poc": [os.path.join(bench_path, path) for path in task.files.poc],
-        "build_script": _script(bench_path, task.scripts.build),
-        "test_script": _script(bench_path, task.scripts.test),
+        "build_script": text(task.scripts.build),
+        "test_script": text(task.scripts.test),
     }
 
 
@@ -68,12 +78,8 @@ def reference_patch(task: Task, bench_path: str) -> bytes:
         return b""
 
 
-def _script(bench_path: str, path: str | None) -> str | None:
-    return None if path is None else _text(bench_path, path)
-
-
-def _text(bench_path: str, path: str) -> str:
+def _read(bench_path: str, path: str) -> bytes:
     try:
-        return read_regular(bench_path, path).decode("utf-8", errors="replace")
+        return read_regular(bench_path, path)
     except PathError as problem:
         raise InvalidTaskError([Problem(path, "", f"{bench_path}/{path} {problem}")]) from None

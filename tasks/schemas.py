@@ -9,13 +9,13 @@ from typing import Any
 
 from marshmallow import RAISE, Schema, ValidationError, fields, validates_schema
 
-from tasks.fields import Choice, Listing, Section, Text
+from tasks.fields import Choice, Listing, Section, Table, Text, Whole
 
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 ID_EXPECTED = "letters, digits, '.', '_' and '-', beginning with a letter or digit, at most 128 characters"
 LANGUAGE_PATTERN = r"[a-z][a-z0-9+#-]{0,31}"
 # One line of visible text: a control character would let a name write headings of its own into the prompt.
-LINE_PATTERN = r"(?=.*\S)[^\x00-\x1f\x7f\x85\u2028\u2029]+"
+LINE_PATTERN = r"(?=.*\S)[^\x00-\x1f\x7f-\x9f\u2028\u2029]+"
 URL_PATTERN = r"https?://[^\s\x00-\x1f\x7f\"<>\\^`{|}]+"
 REPOSITORY_PATTERN = r"https://[^\s\x00-\x1f\x7f\"<>\\^`{|}]+"
 _PART = r"(?!\.\.?(?:/|\Z))[^/\x00-\x1f\x7f]+"
@@ -105,3 +105,59 @@ def is_told(value: object) -> bool:
     if isinstance(value, str):
         return value.strip().lower() not in ("", "none")
     return bool(value)
+
+
+DIGEST_PATTERN = r"sha256:[0-9a-f]{64}"
+HASH_PATTERN = r"[0-9a-f]{64}"
+VERSION_PATTERN = r"(?!latest\Z)[a-z0-9][a-z0-9._-]{0,127}"
+VERSION_EXPECTED = "a version such as demo-v1 in lowercase letters, digits, '.', '_' and '-', and not latest"
+CHECKS = ["build", "poc", "function_test", "intent_test"]
+ARCHITECTURES = ["amd64", "arm64"]
+
+
+class DatasetSchema(StrictSchema):
+    """dataset.yaml."""
+
+    version = Text(required=True, pattern=VERSION_PATTERN, expected=VERSION_EXPECTED)
+    description = optional(Text())
+    arch = optional(Listing(Choice(ARCHITECTURES)))
+
+
+class TaskEntrySchema(StrictSchema):
+    """One task in a manifest."""
+
+    id = Text(required=True, pattern=ID_PATTERN, expected=ID_EXPECTED)
+    project = Text(required=True, pattern=LINE_PATTERN, expected="a name on one line")
+    language = Text(required=True, pattern=LANGUAGE_PATTERN, expected="a lowercase word such as c, go or rust")
+    base = Text(required=True, pattern=LINE_PATTERN, expected="an image")
+    image = Text(required=True, pattern=LINE_PATTERN, expected="an image")
+    arch = Listing(Choice(ARCHITECTURES), required=True)
+    checks = Listing(Choice(CHECKS), required=True)
+    config = Section(ConfigSchema, required=True)
+    files = Table(
+        Text(pattern=FILE_PATTERN, expected=FILE_EXPECTED),
+        Text(pattern=HASH_PATTERN, expected="a SHA-256 in hexadecimal"),
+        required=True,
+    )
+
+
+class ManifestSchema(StrictSchema):
+    """manifest.json."""
+
+    schema_version = Whole(required=True, least=1)
+    dataset = Text(required=True, pattern=ID_PATTERN, expected=ID_EXPECTED)
+    version = Text(required=True, pattern=VERSION_PATTERN, expected=VERSION_EXPECTED)
+    generated_from = optional(Text(pattern=r"[0-9a-f]{7,64}", expected="a commit"))
+    tasks = Listing(Section(TaskEntrySchema), required=True)
+
+
+class ImagesLockSchema(StrictSchema):
+    """images.lock.json: the published case image of each task."""
+
+    schema_version = Whole(required=True, least=1)
+    version = Text(required=True, pattern=VERSION_PATTERN, expected=VERSION_EXPECTED)
+    images = Table(
+        Text(pattern=ID_PATTERN, expected=ID_EXPECTED),
+        Text(pattern=DIGEST_PATTERN, expected="sha256: and 64 hexadecimal digits"),
+        required=True,
+    )
