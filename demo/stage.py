@@ -93,8 +93,7 @@ def set_stage(task: str, parent: Path | None = None) -> Stage:
     environment = os.environ | {
         "ROOT": str(stage.root),
         "SSE_AGENT_USER": agent.name,
-        "SSE_RUNNER_USER": runner.name,
-        "DEMO_CACHE": str(parent / "cache"),
+        "TASK_CACHE": str(parent / "cache"),
     }
     done = subprocess.run([DATASET / task / "prepare.sh"], env=environment, check=False)
     if done.returncode != 0:
