@@ -29,6 +29,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_NO_NEW_PRIVS = 39
 
+# The daemon raises its own limit for connections after this; what it starts gets the one it was started with.
+_DESCRIPTOR_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)
+
 # Loaded here, not in the child: between fork and exec nothing should look for a library.
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -94,6 +97,7 @@ def child_setup(account: Account, cwd: str | None, *, umask: int = 0o022) -> Cal
     def setup() -> None:
         default_signals()
         os.umask(umask)
+        resource.setrlimit(resource.RLIMIT_NOFILE, _DESCRIPTOR_LIMIT)
         _be_expendable(account)
         become(account)
         # After the switch of identity, so that root never follows a link the agent planted.
