@@ -1,0 +1,290 @@
+"""The daemon starts whole or not at all, says why in one line, and stops cleanly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import gevent
+import pytest
+
+from shell.accounts import find_account
+from shell.processes import processes_of
+from tests.support.live import REPOSITORY, daemon_environment, live_daemon, scratch, start_process, uds_client
+from tests.support.toy_task import ToyTask, lay_out
+from tests.support.users import agent_name
+
+pytestmark = pytest.mark.users
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with scratch() as path:
+        yield path
+
+
+@pytest.fixture
+def task(root: Path) -> ToyTask:
+    return lay_out(root, find_account(agent_name()))
+
+
+def refusal(env: dict[str, str], *arguments: str) -> list[str]:
+    """Start a daemon that must refuse; the lines it says on standard error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "daemon", *arguments],
+        cwd=REPOSITORY,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert all(line.startswith("ssebench-daemon: ") for line in lines), done.stderr
+    nothing_started(env)
+    return lines
+
+
+def nothing_started(env: dict[str, str]) -> None:
+    for variable in ("SSE_DAEMON_SOCKET", "SSE_ADMIN_SOCKET"):
+        path = env.get(variable)
+        assert path is None or not os.path.exists(path) or not _answers(path)
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
+
+
+def test_three_sockets_answer_and_are_announced(root: Path) -> None:
+    with live_daemon(root) as daemon:
+        for client in (daemon.agent, daemon.http, daemon.admin):
+            assert client.get("/version").json() == {"version": "0.1.0"}
+        announced = [line for line in daemon.log().splitlines() if line.startswith("listening ")]
+        assert announced == [
+            f"listening agent {daemon.env['SSE_DAEMON_SOCKET']}",
+            f"listening http 127.0.0.1:{daemon.http_port}",
+            f"listening admin {daemon.env['SSE_ADMIN_SOCKET']}",
+        ]
+
+
+def test_without_socket_paths_it_serves_http_alone(root: Path, task: ToyTask) -> None:
+    env = daemon_environment(root, task)
+    del env["SSE_DAEMON_SOCKET"], env["SSE_ADMIN_SOCKET"]
+    process = start_process(env, root / "log")
+    try:
+        assert (root / "log").read_text().count("listening ") == 1
+    finally:
+        process.terminate()
+        assert process.wait(15) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_0_and_removes_the_sockets(root: Path, number: int) -> None:
+    with live_daemon(root) as daemon:
+        assert daemon.agent.get("/version").status_code == 200
+        started = time.monotonic()
+        assert daemon.stop(number) == 0
+        assert time.monotonic() - started < 10
+        assert not os.path.exists(daemon.env["SSE_DAEMON_SOCKET"])
+        assert not os.path.exists(daemon.env["SSE_ADMIN_SOCKET"])
+        assert "Traceback" not in daemon.log()
+
+
+def test_sigterm_stops_a_running_command_and_the_shell(root: Path) -> None:
+    with live_daemon(root) as daemon:
+        running = gevent.spawn(
+            daemon.agent.post, "/tool/bash?action=execute", json={"command": "sleep 1000 & sleep 1000"}
+        )
+        gevent.sleep(0.5)
+        process = daemon.process
+        started = time.monotonic()
+        process.terminate()
+        assert process.wait(15) == 0
+        assert time.monotonic() - started < 10
+        assert processes_of(find_account(agent_name())) == []
+        running.kill()
+
+
+def test_every_invalid_setting_is_one_line(root: Path, task: ToyTask) -> None:
+    env = daemon_environment(root, task, SSE_DIFFICULTY="hard", SSE_HTTP_PORT="70000", SSE_BASH_TIMEOUT="0_0")
+    lines = refusal(env)
+    assert [line.split()[1].partition("=")[0] for line in lines] == [
+        "SSE_HTTP_PORT",
+        "SSE_DIFFICULTY",
+        "SSE_BASH_TIMEOUT",
+    ]
+
+
+@pytest.mark.parametrize("variable", ["SSE_AGENT_USER", "SSE_RUNNER_USER"])
+@pytest.mark.parametrize(("name", "said"), [("nobody-of-that-name", "does not exist"), ("root", "root")])
+def test_a_user_that_is_missing_or_root_stops_the_start(
+    root: Path, task: ToyTask, variable: str, name: str, said: str
+) -> None:
+    (line,) = refusal(daemon_environment(root, task, **{variable: name}))
+    assert said in line
+    assert name in line
+
+
+def test_one_user_for_both_stops_the_start(root: Path, task: ToyTask) -> None:
+    (line,) = refusal(daemon_environment(root, task, SSE_RUNNER_USER=agent_name()))
+    assert "same user" in line
+
+
+def test_a_missing_task_stops_the_start(root: Path, task: ToyTask) -> None:
+    (line,) = refusal(daemon_environment(root, task, SSE_BENCH_PATH=str(root / "nothing")))
+    assert "nothing" in line
+
+
+def test_an_invalid_task_stops_the_start_with_every_problem(root: Path, task: ToyTask) -> None:
+    config = task.bench / "config.yaml"
+    config.write_text(config.read_text().replace("language: shell", "language: 7\nunknown: 1"))
+    lines = refusal(daemon_environment(root, task))
+    assert any("language" in line for line in lines)
+    assert any("unknown" in line for line in lines)
+
+
+def test_a_missing_source_tree_stops_the_start(root: Path, task: ToyTask) -> None:
+    task.source.rename(root / "elsewhere")
+    (line,) = refusal(daemon_environment(root, task))
+    assert str(task.source) in line
+
+
+def test_history_in_the_source_stops_the_start_unless_it_is_allowed(root: Path, task: ToyTask) -> None:
+    identity = ["-c", "user.name=x", "-c", "user.email=x@x", "-c", "safe.directory=*"]
+    subprocess.run(["git", *identity, "commit", "-q", "--allow-empty", "-m", "more"], cwd=task.source, check=True)
+    env = daemon_environment(root, task)
+    lines = refusal(env)
+    assert "SSE_ALLOW_HISTORY" in " ".join(lines)
+    process = start_process(env | {"SSE_ALLOW_HISTORY": "1"}, root / "log")
+    process.terminate()
+    assert process.wait(15) == 0
+
+
+def test_a_taken_port_stops_the_start(root: Path, task: ToyTask) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (line,) = refusal(daemon_environment(root, task, SSE_HTTP_PORT=str(port)))
+    assert f"SSE_HTTP_PORT={port} is taken" in line
+
+
+def test_a_second_daemon_on_the_same_sockets_is_refused_and_the_first_lives_on(root: Path) -> None:
+    with live_daemon(root) as daemon:
+        done = subprocess.run(
+            [sys.executable, "-m", "daemon"], cwd=REPOSITORY, env=daemon.env, capture_output=True, text=True, timeout=30
+        )
+        assert done.returncode == 2
+        assert "in use by a running daemon" in done.stderr
+        assert daemon.agent.get("/version").status_code == 200
+        assert daemon.admin.get("/version").status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "directory", "loop"])
+def test_results_that_cannot_be_written_stop_the_start(root: Path, task: ToyTask, kind: str) -> None:
+    results = root / "results"
+    if kind == "file":
+        results.write_text("")
+    elif kind == "link":
+        results.symlink_to("/tmp")
+    elif kind == "loop":
+        results.symlink_to(results)
+    else:
+        agent = find_account(agent_name())
+        results.mkdir()
+        os.chown(results, agent.uid, agent.gid)
+    (line,) = refusal(daemon_environment(root, task, SSE_RESULTS=str(results)))
+    assert "SSE_RESULTS" in line
+    assert stat.S_IMODE(os.stat("/tmp").st_mode) == 0o1777
+
+
+@pytest.mark.parametrize("variable", ["SSE_RESULTS", "SSE_RUNNER_DIR", "SSE_ADMIN_SOCKET", "SSE_DAEMON_SOCKET"])
+def test_a_path_below_a_directory_that_others_can_change_stops_the_start(
+    root: Path, task: ToyTask, variable: str
+) -> None:
+    agent = find_account(agent_name())
+    below = root / "agents"
+    below.mkdir()
+    os.chown(below, agent.uid, agent.gid)
+    (line,) = refusal(daemon_environment(root, task, **{variable: str(below / "x" / "y")}))
+    assert variable in line
+    assert list(below.iterdir()) == []
+
+
+def test_a_private_directory_of_another_user_stops_the_start(root: Path, task: ToyTask) -> None:
+    agent = find_account(agent_name())
+    for variable, path in (("SSE_RUNNER_DIR", root / "r"), ("SSE_ADMIN_SOCKET", root / "a")):
+        path.mkdir()
+        os.chown(path, agent.uid, agent.gid)
+        value = path / "admin.sock" if variable == "SSE_ADMIN_SOCKET" else path
+        (line,) = refusal(daemon_environment(root, task, **{variable: str(value)}))
+        assert variable in line
+
+
+def test_the_phase_stays_ended_over_a_restart_until_a_fresh_start(root: Path) -> None:
+    with live_daemon(root) as daemon:
+        assert daemon.admin.post("/admin/agent_exited").json() == {"success": True}
+        task = daemon.task
+    with live_daemon(root, task=task) as daemon:
+        assert daemon.agent.post("/tool/bash?action=execute", json={"command": "true"}).status_code == 403
+    with live_daemon(root, "--fresh", task=task) as daemon:
+        assert daemon.agent.post("/tool/bash?action=execute", json={"command": "true"}).status_code == 200
+
+
+def test_a_killed_daemon_leaves_sockets_that_the_next_start_replaces(root: Path) -> None:
+    with live_daemon(root) as daemon:
+        assert daemon.stop(signal.SIGKILL) == -signal.SIGKILL
+        assert os.path.exists(daemon.env["SSE_DAEMON_SOCKET"])
+        task = daemon.task
+    with live_daemon(root, task=task) as daemon:
+        assert daemon.agent.get("/version").status_code == 200
+
+
+def test_an_ordinary_user_gets_one_warning_and_everything_served(root: Path) -> None:
+    agent = find_account(agent_name())
+    below = root / "own"
+    below.mkdir()
+    task = lay_out(below, None)
+    subprocess.run(["chown", "-R", f"{agent.uid}:{agent.gid}", str(below)], check=True)
+    if not _may_run_the_daemon(agent.uid, agent.gid):
+        pytest.skip("the daemon's own Python is closed to other users here")
+    env = daemon_environment(below, task) | {"HOME": agent.home}
+    log = below / "log"
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "daemon"], cwd=REPOSITORY, env=env, stderr=output, user=agent.uid, group=agent.gid
+        )
+    try:
+        deadline = time.monotonic() + 20
+        while log.read_text().count("listening ") < 3 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert log.read_text().count("warning") == 1, log.read_text()
+        with uds_client(env["SSE_DAEMON_SOCKET"]) as client:
+            assert client.get("/capabilities").status_code == 200
+            answer = client.post("/tool/bash?action=execute", json={"command": "id -u"})
+            assert answer.json()["stdout"] == f"{agent.uid}\n"
+    finally:
+        process.terminate()
+        process.wait(15)
+
+
+def _may_run_the_daemon(uid: int, gid: int) -> bool:
+    done = subprocess.run(
+        [sys.executable, "-c", "import daemon.settings"], cwd=REPOSITORY, user=uid, group=gid, capture_output=True
+    )
+    return done.returncode == 0
