@@ -1,0 +1,245 @@
+"""A private, throw-away git repository: the two sides of the changed files, and the patch between them.
+
+Runs as: root, in a directory that root alone can enter; git is started on this private data only.
+Distrusts: contents and names, which are the agent's; never interpreted, only stored under their hash.
+Promises: no configuration, attributes, hooks or filters of anybody take part; the repository holds what the last
+  capture needed and nothing else; the same change gives the same patch, byte for byte.
+Does not promise: to keep apart two contents with one SHA-1; the check after the apply notices those.
+Checked by: tests/system/test_capture_cases.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from shell.accounts import current_account
+from shell.command import CommandResult, Ending, run_command
+from shell.errors import SSEBenchError
+
+PATCH_BYTES = 1 << 30
+_GIT_TIMEOUT_S = 900.0
+_GIT_OUTPUT_BYTES = 1 << 16
+_NUMSTAT_BYTES = 1 << 28
+_CONFIG = b"[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tattributesFile = /dev/null\n"
+
+# Nothing but this reaches git: no user, no system, no configuration, no attributes of anybody.
+GIT_ENVIRONMENT: Mapping[str, str] = {
+    "PATH": "/usr/bin:/bin",
+    "LANG": "C",
+    "LC_ALL": "C",
+    "HOME": "/nonexistent",
+    "XDG_CONFIG_HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_LITERAL_PATHSPECS": "1",
+}
+
+
+class GitError(SSEBenchError):
+    """git itself failed on private data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """One version of a file: kind ``f``, ``x`` or ``l`` (see shell.tree_reader), git's id and size in bytes."""
+
+    kind: bytes
+    oid: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A path and its two sides; None where the file does not exist."""
+
+    path: bytes
+    before: Blob | None
+    after: Blob | None
+
+
+_MODES = {b"f": b"100644", b"x": b"100755", b"l": b"120000"}
+
+
+class BlobWriter:
+    """Writes one blob of known size into the repository, in pieces. Keeps the hash of what was given."""
+
+    def __init__(self, store: ObjectStore, size: int) -> None:
+        self._store = store
+        header = b"blob %d\0" % size
+        self._hash = hashlib.sha1(header, usedforsecurity=False)
+        # Stored, not compressed: the object lives for one capture and is read once.
+        self._pack = zlib.compressobj(0)
+        self._path = store.partial_path()
+        self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115
+        self._write(self._pack.compress(header))
+
+    def write(self, data: bytes) -> None:
+        """The next piece."""
+        self._hash.update(data)
+        self._write(self._pack.compress(data))
+
+    def finish(self) -> str:
+        """Put the object in its place; its id."""
+        self._write(self._pack.flush())
+        self._file.close()
+        oid = self._hash.hexdigest()
+        self._store.adopt(self._path, oid)
+        return oid
+
+    def discard(self) -> None:
+        """Forget what was written."""
+        self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._file.write(view) :]
+
+
+class ObjectStore:
+    """The repository at ``path``, begun anew by the constructor."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._objects = os.path.join(path, "objects")
+        self._partials = 0
+        self._known: set[str] = set()
+        shutil.rmtree(path, ignore_errors=True)
+        os.makedirs(os.path.join(path, "refs"), mode=0o700)
+        os.mkdir(self._objects, 0o700)
+        for first in range(256):
+            os.mkdir(os.path.join(self._objects, f"{first:02x}"), 0o700)
+        for name, text in (("HEAD", b"ref: refs/heads/none\n"), ("config", _CONFIG)):
+            with open(os.path.join(path, name), "wb") as file:
+                file.write(text)
+
+    def holds(self, oid: str) -> bool:
+        """Whether the object is there."""
+        return oid in self._known
+
+    def adopt(self, path: str, oid: str) -> None:
+        """Take a file written by a BlobWriter as the object ``oid``."""
+        os.rename(path, self._object_path(oid))
+        self._known.add(oid)
+
+    def _object_path(self, oid: str) -> str:
+        return os.path.join(self._objects, oid[:2], oid[2:])
+
+    def partial_path(self) -> str:
+        """A fresh name for an object whose id is not known yet."""
+        self._partials += 1
+        return os.path.join(self._objects, f"partial-{self._partials}")
+
+    def add(self, kind: bytes, data: bytes) -> str:
+        """Store one whole object; its id."""
+        whole = b"%s %d\0%s" % (kind, len(data), data)
+        oid = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
+        if oid not in self._known:
+            path = self.partial_path()
+            with open(path, "wb") as file:
+                file.write(zlib.compress(whole, 0))
+            self.adopt(path, oid)
+        return oid
+
+    def tree(self, blobs: Mapping[bytes, Blob]) -> str:
+        """Store the trees that hold exactly ``blobs``; the id of the root."""
+        root: dict[bytes, object] = {}
+        for path, blob in blobs.items():
+            *folders, name = path.split(b"/")
+            folder = root
+            for part in folders:
+                folder = folder.setdefault(part, {})  # type: ignore[assignment]
+            folder[name] = blob
+        return self._add_tree(root)
+
+    def keep_only(self, oids: Iterable[str]) -> None:
+        """Remove every object but these."""
+        for oid in self._known.difference(oids):
+            os.unlink(self._object_path(oid))
+            self._known.discard(oid)
+
+    def write_patch(self, before: str, after: str, path: str) -> None:
+        """Write the patch between two trees to the file ``path``; GitError when it is larger than a patch may be."""
+        result = self._diff(
+            "-p", "--binary", "--full-index", f"--output={path}", before, after, limit=_GIT_OUTPUT_BYTES
+        )
+        _check(result, "diff-tree")
+        if os.stat(path).st_size > PATCH_BYTES:
+            raise GitError(f"the patch is larger than {PATCH_BYTES} bytes; nothing that large can be graded")
+
+    def line_counts(self, before: str, after: str) -> dict[bytes, tuple[int, int]]:
+        """Lines added and deleted for each path that differs; (0, 0) for binary files."""
+        result = self._diff("--numstat", "-z", before, after, limit=_NUMSTAT_BYTES)
+        _check(result, "diff-tree")
+        counts = {}
+        for record in result.stdout.split(b"\0"):
+            if record:
+                added, deleted, path = record.split(b"\t", 2)
+                counts[path] = (0, 0) if added == b"-" else (int(added), int(deleted))
+        return counts
+
+    def _add_tree(self, folder: Mapping[bytes, object]) -> str:
+        entries = []
+        for name, item in folder.items():
+            if isinstance(item, Blob):
+                entries.append((name, _MODES[item.kind], name, item.oid))
+            else:
+                assert isinstance(item, dict)
+                # git sorts a directory as if its name ended in a slash.
+                entries.append((name + b"/", b"40000", name, self._add_tree(item)))
+        entries.sort()
+        return self.add(b"tree", b"".join(b"%s %s\0%s" % (m, n, bytes.fromhex(oid)) for _key, m, n, oid in entries))
+
+    def _diff(self, *arguments: str, limit: int) -> CommandResult:
+        options = (
+            "-r",
+            "--no-renames",
+            "--no-textconv",
+            "--no-ext-diff",
+            "--no-color",
+            "--src-prefix=a/",
+            "--dst-prefix=b/",
+        )
+        return run_git(["diff-tree", *options, *arguments], git_dir=self.path, cwd=self.path, limit_bytes=limit)
+
+
+@functools.cache
+def git_path() -> str:
+    """Where git is; GitError when it is not installed."""
+    path = shutil.which("git")
+    if path is None:
+        raise GitError("git is not installed: install git")
+    return path
+
+
+def run_git(arguments: list[str], *, git_dir: str, cwd: str, limit_bytes: int = _GIT_OUTPUT_BYTES) -> CommandResult:
+    """Run git as the daemon's user on private data, without anybody's configuration."""
+    return run_command(
+        [git_path(), *arguments],
+        account=current_account(),
+        cwd=cwd,
+        env={**GIT_ENVIRONMENT, "GIT_DIR": git_dir},
+        limit_bytes=limit_bytes,
+        timeout_s=_GIT_TIMEOUT_S,
+    )
+
+
+def _check(result: CommandResult, what: str) -> None:
+    if result.ending is not Ending.EXITED:
+        raise GitError(f"git {what} took longer than {_GIT_TIMEOUT_S:g} s")
+    if result.code != 0:
+        raise GitError(f"git {what} failed: {result.stderr.decode('utf-8', 'replace').strip()[:1000]}")

@@ -1,0 +1,84 @@
+"""Files below a directory of root's, by names as long as git allows: too long for one system call with a prefix."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_folder(root: str, path: bytes, *, create: bool = False) -> int:
+    """A descriptor of the directory at ``path`` below ``root``, reached without links; with ``create`` it is made."""
+    at = os.open(root, _FOLDER)
+    try:
+        for name in filter(None, path.split(b"/")):
+            if create:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=at)
+            inner = os.open(name, _FOLDER, dir_fd=at)
+            os.close(at)
+            at = inner
+    except BaseException:
+        os.close(at)
+        raise
+    return at
+
+
+def create_file(root: str, path: bytes, mode: int) -> int:
+    """A descriptor for writing the new file at ``path`` below ``root``; directories on the way are made."""
+    folder, name = os.path.split(path)
+    at = open_folder(root, folder, create=True)
+    try:
+        return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def create_link(root: str, path: bytes, target: bytes) -> None:
+    """Make a symbolic link at ``path`` below ``root``; directories on the way are made."""
+    folder, name = os.path.split(path)
+    at = open_folder(root, folder, create=True)
+    try:
+        os.symlink(target, name, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def look_at(root: str, path: bytes) -> os.stat_result | None:
+    """What is at ``path`` below ``root``, links not followed; None when nothing is."""
+    folder, name = os.path.split(path)
+    try:
+        at = open_folder(root, folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == 40:  # ELOOP: a link where a directory would have to be
+            return None
+        raise
+    try:
+        return os.stat(name, dir_fd=at, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    finally:
+        os.close(at)
+
+
+def open_file(root: str, path: bytes) -> int:
+    """A descriptor for reading the file at ``path`` below ``root``, reached without links."""
+    folder, name = os.path.split(path)
+    at = open_folder(root, folder)
+    try:
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def read_link(root: str, path: bytes) -> bytes:
+    """The target of the link at ``path`` below ``root``."""
+    folder, name = os.path.split(path)
+    at = open_folder(root, folder)
+    try:
+        return os.readlink(name, dir_fd=at)
+    finally:
+        os.close(at)

@@ -1,0 +1,281 @@
+"""What is known of the agent's tree, and how it differs from the base.
+
+Runs as: root, on what the readers report; it opens nothing of the agent's.
+Distrusts: names and contents; a file may be gone or different each time it is asked for.
+Promises: after ``refresh`` every file that is not ignored was read since it last changed; ``changes`` says what turns
+  the base into the agent's tree, ignored files aside.
+Does not promise: one moment's picture of a tree that changes meanwhile.
+Checked by: tests/system/test_capture_cases.py, tests/system/test_capture_properties.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from zlib import crc32
+
+from grading.baseline import Baseline
+from grading.ignore import IgnoreRules
+from grading.objects import Blob, BlobWriter, Change, ObjectStore
+from shell.errors import SSEBenchError
+from shell.reader import Content, ReaderProcess, ReadRequest, in_parallel
+from shell.turns import Turns
+
+_RULES = b".gitignore"
+_RULES_BYTES = 1 << 24
+_CAPTURED = frozenset({b"f", b"x", b"l"})
+
+
+class CaptureError(SSEBenchError):
+    """The agent's changes could not be captured; the message says why."""
+
+
+class TreeView:
+    """The agent's tree as ``readers`` report it; begins knowing nothing."""
+
+    def __init__(
+        self, readers: list[ReaderProcess], baseline: Baseline, store: ObjectStore, rules: IgnoreRules
+    ) -> None:
+        self._readers = readers
+        self._baseline = baseline
+        self._tracked = baseline.tracked
+        self._store = store
+        self._rules = rules
+        # Every entry that is no directory: path to kind, see shell.tree_reader.
+        self._entries: dict[bytes, bytes] = {}
+        # Those that were not read since they last changed; ignored ones stay in here.
+        self._unread: set[bytes] = set()
+        # Those whose content or kind differs from the base's.
+        self._differing: dict[bytes, Blob] = {}
+        self._rule_files: dict[bytes, bytes] = {}
+        self._base_blobs: dict[bytes, Blob] = {}
+        rules.replace({})
+
+    def refresh(self) -> None:
+        """Learn what changed since the last time, and read it."""
+        reports: list[list[tuple[bytes, bytes]]] = []
+        in_parallel([lambda reader=reader: reports.append(reader.scan()) for reader in self._readers])  # type: ignore[misc]
+        turns = Turns()
+        rules_changed = set()
+        for report in reports:
+            for kind, path in report:
+                self._note(kind, path)
+                if path == _RULES or path.endswith(b"/" + _RULES):
+                    rules_changed.add(path)
+                turns.take()
+        if rules_changed:
+            self._refresh_rules(rules_changed)
+        self._refuse_long_names()
+        self._read(self._visible(self._unread))
+
+    def notes(self) -> list[str]:
+        """What is in the tree and never captured."""
+        words = {b"s": "no file, directory or link", b"u": "closed to the agent's user and not his own"}
+        return [f"{os.fsdecode(path)!a} is {words[kind]}" for path, kind in self._entries.items() if kind in words]
+
+    def changes(self) -> tuple[Change, ...]:
+        """What turns the base into this tree, sorted by path."""
+        after = {path: self._differing[path] for path in self._visible(self._differing)}
+        deleted = self._deleted(after)
+        turns = Turns()
+        found = []
+        for path in sorted({*after, *deleted}):
+            found.append(Change(path, self._base_blob(path), after.get(path)))
+            turns.take()
+        return tuple(found)
+
+    def needed_objects(self) -> Iterator[str]:
+        """The ids of what later captures may still refer to without reading it again."""
+        return (blob.oid for blob in self._differing.values())
+
+    def _note(self, kind: bytes, path: bytes) -> None:
+        self._differing.pop(path, None)
+        if kind == b"d":
+            self._entries.pop(path, None)
+            self._unread.discard(path)
+            return
+        self._entries[path] = kind
+        if kind in _CAPTURED:
+            self._unread.add(path)
+        else:
+            self._unread.discard(path)
+
+    def _visible(self, paths: Iterable[bytes]) -> list[bytes]:
+        """Those of ``paths`` that are not ignored."""
+        known = list(paths)
+        hidden = self._rules.ignored([path for path in known if path not in self._tracked])
+        return [path for path in known if path not in hidden]
+
+    def _deleted(self, after: dict[bytes, Blob]) -> list[bytes]:
+        """The files of the base that the patch has to delete."""
+        missing = self._baseline.files.keys() - self._entries.keys()
+        missing.update(path for path, kind in self._entries.items() if kind == b"s" and path in self._baseline.files)
+        visible = set(self._visible(missing))
+        above = {folder for path in after for folder in _folders_of(path)}
+        return [path for path in missing if path in visible or _in_the_way(path, after, above)]
+
+    def _base_blob(self, path: bytes) -> Blob | None:
+        """The base's version of a file, put into the store; None when the base has none."""
+        base = self._baseline.files.get(path)
+        if base is None:
+            return None
+        blob = self._base_blobs.get(path)
+        if blob is not None and self._store.holds(blob.oid):
+            return blob
+        writer = BlobWriter(self._store, base.size)
+        try:
+            for piece in self._baseline.content(path):
+                writer.write(piece)
+            blob = self._base_blobs[path] = Blob(base.kind, writer.finish(), base.size)
+        except BaseException:
+            writer.discard()
+            raise
+        return blob
+
+    def _refresh_rules(self, changed: set[bytes]) -> None:
+        for path in changed:
+            self._rule_files.pop(path, None)
+        requests = [ReadRequest(path) for path in changed if self._entries.get(path) in (b"f", b"x")]
+        self._share(requests, _RuleReading(self._rule_files))
+        self._rules.replace(self._rule_files)
+
+    def _refuse_long_names(self) -> None:
+        for path, kind in self._entries.items():
+            if kind == b"n":
+                raise CaptureError(f"a path is longer than 4095 bytes, git cannot store it: {path[:60]!r}...")
+
+    def _read(self, paths: list[bytes]) -> None:
+        requests = []
+        for path in sorted(paths):
+            base = self._baseline.files.get(path)
+            requests.append(ReadRequest(path) if base is None else ReadRequest(path, base.digest, base.size))
+        self._share(requests, _Reading(self))
+
+    def _share(self, requests: list[ReadRequest], sink: _RuleReading | _Reading) -> None:
+        """Give each request to the reader that keeps the file's directory."""
+        parts = len(self._readers)
+        shares: list[list[ReadRequest]] = [[] for _ in range(parts)]
+        for request in requests:
+            shares[crc32(os.path.dirname(request.path)) % parts].append(request)
+        in_parallel(
+            [
+                lambda reader=reader, share=share: reader.read(share, sink)  # type: ignore[misc]
+                for reader, share in zip(self._readers, shares, strict=True)
+                if share
+            ]
+        )
+
+    # --- what a reading found
+
+    def found_same(self, path: bytes, kind: bytes) -> None:
+        """The content is the base's; the kind may still differ."""
+        self._unread.discard(path)
+        self._entries[path] = kind
+        base = self._baseline.files[path]
+        if kind != base.kind:
+            blob = self._base_blob(path)
+            assert blob is not None
+            self._differing[path] = Blob(kind, blob.oid, blob.size)
+
+    def found_different(self, path: bytes, blob: Blob) -> None:
+        """The content is ``blob``'s."""
+        self._unread.discard(path)
+        self._entries[path] = blob.kind
+        self._differing[path] = blob
+
+    def found_missing(self, path: bytes, kind: bytes | None) -> None:
+        """There is nothing to read: gone, or of a ``kind`` that is not captured."""
+        self._note(kind or b"d", path)
+
+    def writer(self, size: int) -> BlobWriter:
+        """Where the content of a file of ``size`` bytes goes."""
+        return BlobWriter(self._store, size)
+
+
+class _Reading:
+    """Takes what the readers read into the view."""
+
+    def __init__(self, view: TreeView) -> None:
+        self._view = view
+
+    def same(self, request: ReadRequest, kind: bytes) -> None:
+        self._view.found_same(request.path, kind)
+
+    def content(self, request: ReadRequest, kind: bytes, size: int) -> Content:
+        return _Arriving(self._view, request.path, kind, size)
+
+    def gone(self, request: ReadRequest) -> None:
+        self._view.found_missing(request.path, None)
+
+    def unreadable(self, request: ReadRequest) -> None:
+        self._view.found_missing(request.path, b"u")
+
+    def too_big(self, request: ReadRequest) -> None:
+        raise CaptureError(f"{os.fsdecode(request.path)!a} is larger than 1 GiB; no patch can hold it")
+
+
+class _Arriving:
+    def __init__(self, view: TreeView, path: bytes, kind: bytes, size: int) -> None:
+        self._view, self._path, self._kind, self._size = view, path, kind, size
+        self._writer = view.writer(size)
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._writer.write(data)
+        except OSError:
+            self._writer.discard()
+            raise
+
+    def finish(self) -> None:
+        self._view.found_different(self._path, Blob(self._kind, self._writer.finish(), self._size))
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+
+class _RuleReading:
+    """Collects the text of ``.gitignore`` files. What cannot be read, or is absurdly large, holds no rules."""
+
+    def __init__(self, files: dict[bytes, bytes]) -> None:
+        self._files = files
+
+    def same(self, request: ReadRequest, kind: bytes) -> None:
+        pass
+
+    def content(self, request: ReadRequest, kind: bytes, size: int) -> Content:
+        return _RuleText(self._files, request.path, kind)
+
+    def gone(self, request: ReadRequest) -> None:
+        pass
+
+    unreadable = too_big = gone
+
+
+class _RuleText:
+    def __init__(self, files: dict[bytes, bytes], path: bytes, kind: bytes) -> None:
+        self._files, self._path, self._kind = files, path, kind
+        self._text = b""
+
+    def write(self, data: bytes) -> None:
+        if len(self._text) <= _RULES_BYTES:
+            self._text += data
+
+    def finish(self) -> None:
+        # git reads no rules through a link.
+        if self._kind != b"l" and len(self._text) <= _RULES_BYTES:
+            self._files[self._path] = self._text
+
+    def discard(self) -> None:
+        self._text = b""
+
+
+def _folders_of(path: bytes) -> Iterator[bytes]:
+    end = path.find(b"/")
+    while end != -1:
+        yield path[:end]
+        end = path.find(b"/", end + 1)
+
+
+def _in_the_way(path: bytes, after: dict[bytes, Blob], above: set[bytes]) -> bool:
+    """Whether a new file needs ``path`` to be a directory, or a directory on the way to it to be a file."""
+    return path in above or any(folder in after for folder in _folders_of(path))
