@@ -13,32 +13,18 @@ from daemon.directories import archive_directory, check_ancestors, private_direc
 from daemon.errors import StartError
 from daemon.settings import Settings
 from daemon.tools import Tools
+from grading.bencher import Bencher
+from grading.capture import Capture
 from grading.dialog import DialogFile
-from grading.state import open_state
+from grading.history import check_single_commit
+from grading.phase import AgentPhase
+from grading.state import open_state, resumes
+from grading.submission import Submission
 from shell.accounts import Account, current_account, is_isolated, unprivileged_pair
+from shell.environment import shell_environment
+from shell.session import BashSession
 from tasks.config import Task, load_task
 from tasks.metadata import capabilities, metadata
-
-try:
-    from grading.bencher import Bencher
-except ImportError:
-    from daemon._pending import Bencher
-try:
-    from grading.capture import Capture
-except ImportError:
-    from daemon._pending import Capture
-try:
-    from grading.phase import AgentPhase
-except ImportError:
-    from daemon._pending import AgentPhase
-try:
-    from grading.submission import Submission, check_single_commit
-except ImportError:
-    from daemon._pending import Submission, check_single_commit
-try:
-    from shell.session import BashSession, shell_environment
-except ImportError:
-    from daemon._pending import BashSession, shell_environment
 
 
 @dataclass(slots=True)
@@ -83,7 +69,7 @@ def build_services(settings: Settings, *, fresh: bool) -> Services:
     agent, runner = accounts_for(settings)
     task = load_task(settings.bench_path)
     _check_directories(settings, agent)
-    check_history(settings, task, agent)
+    _check_source(settings, task, agent, fresh=fresh)
     state = open_state(settings.state_path, task_id=task.id, source=task.source, fresh=fresh)
     phase = AgentPhase(state, agent, [task.source, agent.home, settings.archive])
     bencher = Bencher(
@@ -116,8 +102,12 @@ def build_services(settings: Settings, *, fresh: bool) -> Services:
         metadata=encode(metadata(task, settings.bench_path)),
         capabilities=encode(capabilities(task)),
     )
-    bencher.start()
-    capture.start()
+    try:
+        bencher.start()
+        capture.start()
+    except BaseException:
+        services.close()
+        raise
     return services
 
 
@@ -130,8 +120,11 @@ def _check_directories(settings: Settings, agent: Account) -> None:
     archive_directory(settings.archive, agent)
 
 
-def check_history(settings: Settings, task: Task, agent: Account) -> None:
-    """StartError when the source repository could hold the answer in its history."""
+def _check_source(settings: Settings, task: Task, agent: Account, *, fresh: bool) -> None:
+    """Refuse a source tree that is missing, or whose repository could hold the answer."""
+    # In a run that goes on, whatever the agent did to the tree and its history is his work.
+    if not fresh and resumes(settings.state_path, task_id=task.id, source=task.source):
+        return
     if not os.path.isdir(task.source):
         raise StartError(f"the task's source {task.source} is not a directory")
     if not settings.allow_history:
@@ -139,7 +132,13 @@ def check_history(settings: Settings, task: Task, agent: Account) -> None:
 
 
 def _shell(settings: Settings, task: Task, agent: Account) -> BashSession:
-    environment = shell_environment(agent, dict(os.environ))
+    environment = shell_environment(
+        agent,
+        os.environ,
+        daemon_socket=settings.daemon_socket,
+        archive=settings.archive,
+        difficulty=settings.difficulty,
+    )
     return BashSession(
         agent,
         task.source,

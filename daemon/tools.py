@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marshmallow import Schema
 
 from daemon import schemas
 from daemon.access import Access, Kind
+from grading.bencher import Bencher
 from shell.command import CommandResult
 from shell.errors import SSEBenchError
+from shell.session import BashSession
 from shell.stop import StopSignal
-
-if TYPE_CHECKING:
-    from grading.bencher import Bencher
-    from shell.session import BashSession
 
 Run = Callable[[Mapping[str, Any], StopSignal], CommandResult]
 

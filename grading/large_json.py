@@ -10,7 +10,7 @@ from __future__ import annotations
 import codecs
 import math
 import re
-from json.decoder import scanstring
+from json.decoder import scanstring  # type: ignore[attr-defined]  # the C one; typeshed lacks it
 from typing import Any
 
 import gevent

@@ -84,6 +84,14 @@ def open_state(path: str, *, task_id: str, source: str, fresh: bool) -> RunState
     return RunState(path, resumed)
 
 
+def resumes(path: str, *, task_id: str, source: str) -> bool:
+    """Whether an earlier start of the run of ``task_id`` on ``source`` left its state at ``path``; changes nothing."""
+    try:
+        return _read_run(path) == {"task": task_id, "source": source}
+    except OSError:
+        return False
+
+
 def write_durably(path: str, data: bytes, mode: int = 0o600) -> None:
     """Replace the file at ``path`` by ``data`` in one step; its bytes and its name are on the disk on return."""
     partial = f"{path}.partial"
