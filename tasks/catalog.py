@@ -44,7 +44,10 @@ def load_catalog(where: str) -> dict[str, Any]:
 
 def manifest_url(url: str) -> str:
     """The address of the manifest that ``url`` means."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise CatalogError(f"catalog {url}: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise CatalogError(f"catalog {url}: expected a file, a directory, or a link with http:// or https://")
     if parts.path.endswith(".json"):

@@ -1,0 +1,1 @@
+"""Tests of what a task is and of the command that looks after datasets."""

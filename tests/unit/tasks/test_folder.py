@@ -1,0 +1,72 @@
+"""Validation names the right file and key for every way in which a dataset can be broken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks.folder import read_dataset
+from tasks.manifest import check_images_lock
+from tests.unit.tasks.folders import DOCKERFILE, TASK_ID, apply_step, write, write_dataset
+
+CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "broken_folders.yaml").read_text("utf-8"))
+
+
+def test_the_sample_has_no_problems(tmp_path: Path) -> None:
+    dataset = read_dataset(str(write_dataset(tmp_path)))
+    assert dataset.all_problems() == []
+    assert dataset.tasks[0].base == "debian:bookworm-slim"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"].replace(" ", "-"))
+def test_every_problem_of_a_broken_folder_is_named(tmp_path: Path, case: dict[str, Any]) -> None:
+    path = write_dataset(tmp_path)
+    for step in case["do"]:
+        apply_step(path, step)
+    dataset = read_dataset(str(path))
+    problems = dataset.all_problems() + check_images_lock(dataset)
+    found = "\n".join(map(str, problems))
+    assert sorted((problem.file, problem.key) for problem in problems) == sorted(
+        (file, key) for file, key, _ in case["problems"]
+    ), found
+    for file, key, part in case["problems"]:
+        assert any((p.file, p.key) == (file, key) and part in p.message for p in problems), found
+
+
+def test_there_are_many_cases() -> None:
+    assert len({case["name"] for case in CASES}) == len(CASES) >= 40
+
+
+def test_ids_that_differ_only_in_case_are_refused(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path)
+    (path / TASK_ID).rename(path / "moved")
+    write_dataset(tmp_path)
+    (path / "moved").rename(path / "Sample-1")
+    apply_step(path, {"replace": "Sample-1/sse/config.yaml", "old": "id: sample-1", "new": "id: Sample-1"})
+    dataset = read_dataset(str(path))
+    assert [str(problem) for problem in dataset.all_problems()] == [
+        "sample-1: id: differs from Sample-1 only in case; expected another id"
+    ]
+
+
+@pytest.mark.parametrize(
+    "copies",
+    [
+        "COPY sse/*.sh /ssebench/scripts/\nCOPY sse/config.yaml /ssebench/\nCOPY sse/reports /ssebench/reports",
+        'COPY ["sse/build.sh", "sse/run.sh", "sse/test.sh", "/ssebench/scripts/"]\nWORKDIR /ssebench\n'
+        "COPY sse/config.yaml ./\nCOPY --chown=root:root --chmod=600 sse/reports reports/",
+        "COPY sse/build.sh \\\n  # the others too\n  sse/run.sh sse/test.sh \\\n  /ssebench/scripts/\n"
+        "copy ./sse/config.yaml /ssebench/config.yaml\nADD sse/reports/ /ssebench/reports/",
+        "RUN <<END\nCOPY nothing /here\nEND\nCOPY sse/ /ssebench/scripts/\nCOPY sse/config.yaml /ssebench/config.yaml\n"
+        "COPY sse/reports/crash.txt /ssebench/reports/crash.txt",
+    ],
+)
+def test_every_way_to_copy_is_understood(tmp_path: Path, copies: str) -> None:
+    path = write_dataset(tmp_path)
+    kept = [line for line in DOCKERFILE.splitlines() if "ssebench/" not in line.split()[-1] or "pocs" in line]
+    text = "\n".join([*kept, "COPY sse/diffs/ /ssebench/diffs/", copies]) + "\n"
+    write(path / TASK_ID / "Dockerfile", text.encode())
+    assert [str(problem) for problem in read_dataset(str(path)).all_problems()] == []
