@@ -6,6 +6,7 @@ import argparse
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 from demo.agent import repair
@@ -73,8 +74,8 @@ def _run_agent(stage: Stage, fix: str) -> None:
             os.environ.update(SSE_DAEMON_SOCKET=str(stage.agent_socket), SSE_ARCHIVE=str(stage.root / "archive"))
             repair(fix, lambda what: _say(f"agent ({stage.agent.name}) {what}"))
             code = 0
-        except SDKError as error:
-            print(f"demo: the agent gave up: {error}", file=sys.stderr)
+        except Exception:
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(code)
