@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _BACKTICKS = re.compile("`+")
-_PLAIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 .,:/+#@-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*\Z|/[A-Za-z0-9._/+-]*\Z")
+_PLAIN = re.compile(r"/?[A-Za-z0-9](?:[A-Za-z0-9 .,:/+#@-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*(?<! )\Z")
 _LINE_END = re.compile("\r\n|\r|\n")
 # A line that begins, ends or underlines a block: headings, fences, rules, HTML, link definitions.
 _BLOCK = re.compile(r"(?: {0,3}|[ >*+-]*|[ >]*[0-9]+[.)] *)(?:#|`{3}|~{3}|=+[ \t]*\Z|[-*_][-*_ \t]*\Z|<|\[[^\]]*\]:)")
