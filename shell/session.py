@@ -3,7 +3,7 @@
 Runs as: the daemon; bash itself runs as the agent (see session_terminal).
 Distrusts: the command and everything that bash and its children do.
 Promises: an answer holds the command's bytes and nothing else; every command ends: by itself, at its time limit, or
-  when it is stopped, and then all of its processes end with it; whatever a command did to the shell, the next one works.
+  when it is stopped, and then all of its processes end with it; after whatever it did to the shell the next one works.
 Does not promise: that state survives what ends bash itself; the answer then says that the shell was restarted.
 Checked by: tests/conformance, tests/system/test_bash_*.py.
 """
@@ -23,27 +23,34 @@ from shell.command import CommandResult, Ending
 from shell.environment import shell_environment
 from shell.errors import CommandError
 from shell.output import BoundedOutput
-from shell.session_processes import boot_ticks, descendants, foreground, process, send_signal
+from shell.session_processes import boot_ticks, descendants, end_all, foreground, in_sessions, process, send_signal
 from shell.session_protocol import (
+    Command,
     Report,
     Said,
-    Streams,
+    belongs_in_file,
     command_lines,
+    death_notices,
     direct_lines,
+    file_text,
+    last_words,
+    may_shadow,
     reports,
     startup_lines,
 )
-from shell.session_streams import OutputFifos
+from shell.session_streams import Exchange
 from shell.session_terminal import BashProcess
 from shell.stop import StopSignal
 
 __all__ = ["BashSession", "shell_environment"]
 
 _START_SECONDS = 10.0
+_CLOSE_SECONDS = 2.0
 _READY_SECONDS = 2.0
 _LOOK_SECONDS = (0.05, 0.25, 0.5)
 _INTERRUPT_SECONDS = 0.5
-_KILL_SECONDS = 3.0
+_KILL_SECONDS = 2.0
+_PROMPT_SECONDS = 1.0
 _MESSAGE_BYTES = 1 << 16
 
 RESTARTED = b"ssebench: the shell has ended and was restarted; its directory, variables, functions and jobs are gone\n"
@@ -74,13 +81,16 @@ class BashSession:
         self._timeout_s = timeout_s
         self._rc_path = rc_path
         self._bash: BashProcess | None = None
-        self._fifos: OutputFifos | None = None
+        self._exchange: Exchange | None = None
         self._turned = Event()
         self._messages = b""
+        self._loose_output = b""
         self._nonce = b""
         self._heard: list[Report] = []
         self._shadowed: frozenset[int] = frozenset()
+        self._checks_names = False
         self._code = 0
+        self._sessions: set[int] = set()
 
     def execute(self, command: str, *, timeout_s: float | None, stop: StopSignal) -> CommandResult:
         """Run ``command`` in the shell and wait for its end, ``stop`` or the time limit in seconds.
@@ -90,23 +100,31 @@ class BashSession:
         """
         started = time.monotonic()
         limit_s = min(filter(None, (timeout_s, self._timeout_s)), default=None)
-        bash = self._ready_bash()
+        bash, lost = self._ready_bash()
         run = _Run(self, bash, command.encode(), limit_s, stop)
         code, ending, notes = run.result()
-        assert self._fifos is not None
-        stdout, stderr = self._fifos.stdout.take(), self._fifos.stderr.take()
+        if lost and not run.died:
+            notes += RESTARTED
+        assert self._exchange is not None
+        stdout, stderr = self._exchange.stdout.take(), self._exchange.stderr.take()
+        if run.died:
+            stdout.add(self._loose_output)
+            stderr.add(last_words(self._messages))
+        elif ending is Ending.EXITED:
+            stderr.add(death_notices(self._messages))
         self._code = code
         return CommandResult(code, stdout.data(), _with_notes(stderr, notes), time.monotonic() - started, ending)
 
     def close(self) -> None:
-        """End the shell and all it started; a later ``execute`` starts anew."""
+        """End the shells and all they started; a later ``execute`` starts anew."""
         if self._bash is not None:
-            below = descendants(self._bash.pid)
-            send_signal(below, signal.SIGKILL, self._account.uid)
+            end_all(lambda: descendants(self._bash.pid) if self._bash else [], self._account.uid, _CLOSE_SECONDS)
             self._end_bash()
-        if self._fifos is not None:
-            self._fifos.close()
-            self._fifos = None
+        end_all(lambda: in_sessions(self._sessions), self._account.uid, _CLOSE_SECONDS)
+        self._sessions.clear()
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
 
     # What a run needs of its session.
 
@@ -114,6 +132,7 @@ class BashSession:
         """From now on only reports under ``nonce`` count."""
         self._nonce = nonce
         self._messages = b""
+        self._loose_output = b""
         self._heard = []
         self._turned.clear()
 
@@ -132,10 +151,11 @@ class BashSession:
 
     def lines(self, text: bytes, *, direct: bool) -> bytes:
         """What to send so that bash runs ``text``."""
-        assert self._fifos is not None
-        streams = Streams(self._fifos.stdout.path, self._fifos.stderr.path)
-        make = direct_lines if direct else command_lines
-        return make(self._nonce, text, self._code, streams, self._shadowed)
+        assert self._exchange is not None
+        in_file = belongs_in_file(text) and self._exchange.write_text(file_text(text, self._shadowed))
+        self._checks_names = may_shadow(text) and not direct
+        command = Command(self._nonce, text, self._code, self._exchange.paths, self._shadowed, in_file)
+        return direct_lines(command) if direct else command_lines(command)
 
     @property
     def uid(self) -> int:
@@ -145,24 +165,26 @@ class BashSession:
     def forget_bash(self) -> int:
         """Bury the shell; its exit code."""
         assert self._bash is not None
+        self._bash.read_messages()
         code = self._bash.code()
         self._end_bash()
         return code
 
     # Starting.
 
-    def _ready_bash(self) -> BashProcess:
-        """The living shell, at its prompt; a fresh one when there is none or it does not come back to its prompt."""
-        if self._fifos is None:
-            self._fifos = OutputFifos(self._account, self._limit_bytes)
+    def _ready_bash(self) -> tuple[BashProcess, bool]:
+        """A shell at its prompt, and whether it takes the place of one that was lost since the last command."""
+        if self._exchange is None:
+            self._exchange = Exchange(self._account, self._limit_bytes)
+        lost = self._bash is not None
         if self._bash is not None and self._at_prompt(self._bash):
-            return self._bash
+            return self._bash, False
         self._end_bash()
         # A ~/.bashrc that ends or hangs the shell would do so each time: then one without it.
         for read_rc in (True, False):
             bash = self._start(read_rc)
             if bash is not None:
-                return bash
+                return bash, lost
         raise CommandError(f"bash does not start as {self._account.name}: it ends or hangs before its first prompt")
 
     def _at_prompt(self, bash: BashProcess) -> bool:
@@ -173,12 +195,13 @@ class BashSession:
             if left <= 0 or not bash.is_alive:
                 return False
             self.wait(min(left, 0.25))
-        self._shadowed |= {report.number for report in self._heard if report.said is Said.SHADOWED}
+        if self._checks_names:
+            self._shadowed = frozenset(report.number for report in self._heard if report.said is Said.SHADOWED)
         return bash.is_alive
 
     def _start(self, read_rc: bool) -> BashProcess | None:
         self.begin(_nonce())
-        self._shadowed = frozenset()
+        self._checks_names = True
         self._code = 0
         self._bash = bash = BashProcess(
             self._account,
@@ -186,8 +209,10 @@ class BashSession:
             self._environment,
             read_rc=read_rc,
             on_message=self._take_message,
+            on_output=self._take_output,
             on_death=self.wake,
         )
+        self._sessions.add(bash.pid)
         with open(self._rc_path, "rb") as file:
             bash.send(startup_lines(self._nonce, file.read()))
         deadline = time.monotonic() + _START_SECONDS
@@ -208,12 +233,15 @@ class BashSession:
     def _take_message(self, data: bytes) -> None:
         """Bash wrote something of its own: look for reports, keep only what can be the beginning of one."""
         self._messages += data
-        found = reports(self._nonce, self._messages)
+        found, self._messages = reports(self._nonce, self._messages)
         if found:
             self._heard += found
-            self._messages = self._messages[self._messages.rindex(self._nonce) + len(self._nonce) :]
             self._turned.set()
         self._messages = self._messages[-_MESSAGE_BYTES:]
+
+    def _take_output(self, data: bytes) -> None:
+        """Bash itself wrote to its standard output. Only an EXIT trap's is of interest, see ``execute``."""
+        self._loose_output = (self._loose_output + data)[-_MESSAGE_BYTES:]
 
 
 class _Run:
@@ -229,6 +257,8 @@ class _Run:
         self._stop = stop
         self._since_ticks = boot_ticks()
         self._started = time.monotonic()
+        self._ended_at: float | None = None
+        self.died = False
 
     def result(self) -> tuple[int, Ending, bytes]:
         """(exit code, why it ended, lines of ours for stderr)."""
@@ -240,19 +270,26 @@ class _Run:
             if ending is not Ending.EXITED:
                 notes = _ending_note(ending, self._limit_s, self._stop)
                 self._end_foreground()
-            code, died = self._code()
+            code = self._code()
         finally:
             self._stop.event.unlink(self._session.wake)
         if ending is Ending.TIMED_OUT:
             code = 124
-        return code, ending, notes + (RESTARTED if died else b"")
+        return code, ending, notes + (RESTARTED if self.died else b"")
 
     def _send(self, *, direct: bool) -> None:
         self._session.begin(_nonce())
         self._bash.send(self._session.lines(self._text, direct=direct))
 
     def _is_over(self) -> bool:
-        return self._session.heard(Said.ENDED) is not None or self._session.heard(Said.READY) is not None
+        """Whether bash is back at its prompt: only then has it said all that belongs to this command."""
+        if self._session.heard(Said.READY):
+            return True
+        if self._session.heard(Said.ENDED) is None:
+            return False
+        # What runs at the prompt is no part of the command and may take its time.
+        self._ended_at = self._ended_at or time.monotonic()
+        return time.monotonic() - self._ended_at > _PROMPT_SECONDS
 
     def _wait(self) -> Ending:
         looks = 0
@@ -283,31 +320,34 @@ class _Run:
         if state is not None and state.state == "T":
             self._bash.signal(signal.SIGCONT)
 
-    def _code(self) -> tuple[int, bool]:
-        """(the command's exit code, whether the shell died with it)."""
+    def _code(self) -> int:
+        """The command's exit code; the shell's own when that has ended instead of reporting one."""
         report = self._session.heard(Said.ENDED) or self._session.heard(Said.READY)
         if report is not None:
             self._bash.drop_typed()
-            return report.number, False
-        return self._session.forget_bash(), True
+            return report.number
+        self.died = True
+        return self._session.forget_bash()
 
     def _end_foreground(self) -> None:
         """SIGINT to the command's processes and to the shell's own loops, then SIGKILL; at last to the shell."""
         self._signal_foreground(signal.SIGINT)
-        self._bash.signal(signal.SIGCONT)
-        self._bash.signal(signal.SIGINT)
+        self._interrupt_shell()
         self._wait_over(_INTERRUPT_SECONDS)
         deadline = time.monotonic() + _KILL_SECONDS
-        while True:
-            left = self._signal_foreground(signal.SIGKILL)
-            if self._gone() and not left:
-                return
+        while self._signal_foreground(signal.SIGKILL) or not self._gone():
             if time.monotonic() > deadline:
+                # It does not come back: its loop ignores SIGINT, or it starts processes faster than they are killed.
                 self._bash.signal(signal.SIGKILL)
-                self._wait_over(1.0)
+                self._wait_over(_PROMPT_SECONDS)
                 return
-            self._bash.signal(signal.SIGINT)
+            self._interrupt_shell()
             self._wait_over(0.02)
+
+    def _interrupt_shell(self) -> None:
+        if not self._gone():
+            self._bash.signal(signal.SIGINT)
+            self._bash.signal(signal.SIGCONT)
 
     def _gone(self) -> bool:
         return self._is_over() or not self._bash.is_alive
@@ -323,6 +363,9 @@ class _Run:
         """Signal all of the command's processes; whether there were any."""
         group = self._bash.foreground_group()
         targets = foreground(self._bash.pid, group, self._since_ticks)
+        if number == signal.SIGKILL:
+            # Stopped processes do not fork: so a storm of them is caught up with.
+            send_signal(targets, signal.SIGSTOP, self._session.uid)
         send_signal(targets, number, self._session.uid)
         return bool(targets)
 

@@ -15,8 +15,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+
+import gevent
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -63,11 +65,31 @@ def descendants(root: int) -> list[Process]:
     return below
 
 
+def in_sessions(sessions: Collection[int]) -> list[Process]:
+    """Every living process of these terminal sessions."""
+    everyone = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return [found for found in everyone if found and found.session in sessions and found.state not in "ZX"]
+
+
+def end_all(find: Callable[[], list[Process]], uid: int, within_s: float) -> bool:
+    """Kill what ``find`` returns until it returns nothing; False when that takes longer than ``within_s``."""
+    deadline = time.monotonic() + within_s
+    while found := find():
+        if time.monotonic() > deadline:
+            return False
+        # Stopped processes do not fork: so a storm of them is caught up with.
+        send_signal(found, signal.SIGSTOP, uid)
+        send_signal(found, signal.SIGKILL, uid)
+        gevent.sleep(0.002)
+    return True
+
+
 def foreground(shell: int, foreground_group: int, since_ticks: int) -> list[Process]:
     """The processes of the command that runs in ``shell`` now.
 
-    Not among them, with all they started: what is older than the command, and its own jobs in the background
-    (children of the shell in its session, with a group of their own that does not hold the terminal).
+    Not among them, with all they started: what is older than the command and does not hold the terminal, and the
+    command's own jobs in the background (children of the shell in its session, with a group of their own that does
+    not hold the terminal).
     """
     own = process(shell)
     below = descendants(shell)
@@ -78,7 +100,8 @@ def foreground(shell: int, foreground_group: int, since_ticks: int) -> list[Proc
     ours = []
     for found in below:  # parents come before their children
         is_job = found.session == own.session and found.group not in (foreground_group, own.group)
-        is_old = found.started < since_ticks
+        # A job of before that was brought to the foreground is what the command waits for now.
+        is_old = found.started < since_ticks and found.group != foreground_group
         if found.parent == shell:
             spare = is_old or (is_job and (found.group == found.pid or found.group in spared_groups))
         else:

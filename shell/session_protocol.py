@@ -12,6 +12,10 @@ prompt, it neither prints "[1] 4711" for a job nor "[1]+ Done" when one ends. So
 PROMPT_COMMAND to: give the old value back, say "started", run the command's text with its own streams, say the
 exit code. A second line says that the prompt was reached; it is all that comes when the text was cut short.
 
+The price of the silence: what ran in the foreground stays in bash's job table until the prompt, where ``jobs`` and
+``%1`` would meet it. Text that speaks of jobs is therefore sourced from a file, where bash clears them away at once
+(and says when one is done). So is text with so many quotes that quoting them again would take bash seconds.
+
 Bash "says" something through a redirection that must fail: it names the file that cannot be opened on its own
 standard error. That is no command, so it can be neither shadowed nor traced, and it costs no process.
 """
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import enum
 import re
+import signal
 from dataclasses import dataclass
 
 # Control characters would be safe raw, but 0x01 and 0x7f have a meaning inside bash. "!" may be history expansion.
@@ -29,10 +34,22 @@ _ESCAPES[b"\n"] = b"\\n"
 _ESCAPES[b"\\"] = b"\\\\"
 _ESCAPES[b"'"] = b"\\'"
 
-# Ways to call the builtin eval, the plain one first: the others serve when a function of the agent's has that name.
-_EVALS = (b"\\eval", b"\\builtin eval", b"\\command eval")
-# Text that could, by itself or through what it reads, define a function named like one of the above.
-_MAY_SHADOW = re.compile(rb"eval|builtin|command|source|\.\s")
+# Names we call, in the order of SHADOWED's number, and ways to call them: the plain one first, the others serve when
+# a function of the agent's has that name.
+_NAMES = (b"eval", b"source", b"builtin", b"command")
+_ANY_NAME = re.compile(rb"eval|source|builtin|command|\.\s")
+_JOB_WORDS = re.compile(rb"(?:^|[\s\"'])%[\d%+?-]|\b(?:jobs|fg|bg|disown)\b|\bwait\s+-")
+# Bash measures the rest of the text at each quote.
+_COSTLY = 1 << 28
+
+_LEAVE_POSIX = b"\\unset POSIXLY_CORRECT\n"
+
+# SIGINT and SIGPIPE pass without a word, as everywhere in bash.
+_DEATHS = frozenset(
+    (signal.strsignal(number) or "").encode()
+    for number in signal.valid_signals()
+    if number not in (signal.SIGINT, signal.SIGPIPE)
+)
 
 
 class Said(enum.Enum):
@@ -64,34 +81,62 @@ def _say(nonce: bytes, said: Said, number: bytes = b"$?") -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Streams:
-    """Paths, as bash sees them, that a command's standard output and standard error are opened at."""
+class Paths:
+    """Where bash opens a command's standard output and standard error, and finds its text when that is in a file."""
 
     stdout: str
     stderr: str
+    text: str
 
 
-def command_lines(nonce: bytes, text: bytes, previous_code: int, streams: Streams, shadowed: frozenset[int]) -> bytes:
-    """The lines that make bash run ``text`` and report under ``nonce``."""
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command as the lines below need it. ``text_in_file``: it lies at ``paths.text`` and is sourced from there."""
+
+    nonce: bytes
+    text: bytes
+    previous_code: int
+    paths: Paths
+    shadowed: frozenset[int]
+    text_in_file: bool
+
+
+def belongs_in_file(text: bytes) -> bool:
+    """Whether ``text`` is better sourced than evaluated, see above."""
+    return _JOB_WORDS.search(text) is not None or len(text) * text.count(b"'") > _COSTLY
+
+
+def may_shadow(text: bytes) -> bool:
+    """Whether ``text`` could define functions named like what we call; bash then reports which there are."""
+    return _ANY_NAME.search(text) is not None
+
+
+def file_text(text: bytes, shadowed: frozenset[int]) -> bytes:
+    """What to write to the file."""
+    return text if _call(b"source", shadowed) else _LEAVE_POSIX + text
+
+
+def command_lines(command: Command) -> bytes:
+    """The lines that make bash run the command and report under its nonce."""
+    nonce = command.nonce
     body = b"; ".join(
         (
             b"",
             _say(nonce, Said.STARTED),
-            b"LINENO=1",  # the first line of ``text`` is line 1
-            _code_prefix(previous_code) + _eval(text, streams, shadowed),
+            _run(command),
             _say(nonce, Said.ENDED),
         )
     )
-    check = _shadow_check(nonce) if _MAY_SHADOW.search(text) else b""
+    check = _shadow_check(nonce) if may_shadow(command.text) else b""
     # First of all the old value comes back, spliced in by bash itself: the text sees the PROMPT_COMMAND it knows.
     old = b"PROMPT_COMMAND=${PROMPT_COMMAND+${PROMPT_COMMAND@Q}}"
     return b" PROMPT_COMMAND=%s%s\n %s\n" % (old, quoted(body + check), _say(nonce, Said.READY))
 
 
-def direct_lines(nonce: bytes, text: bytes, previous_code: int, streams: Streams, shadowed: frozenset[int]) -> bytes:
+def direct_lines(command: Command) -> bytes:
     """The same without PROMPT_COMMAND, for a shell where that name is read-only; bash then announces its jobs."""
-    run = _code_prefix(previous_code) + _eval(text, streams, shadowed)
-    return b" %s; %s\n %s\n" % (run, _say(nonce, Said.ENDED), _say(nonce, Said.READY))
+    nonce = command.nonce
+    return b" %s; %s\n %s\n" % (_run(command), _say(nonce, Said.ENDED), _say(nonce, Said.READY))
 
 
 def startup_lines(nonce: bytes, setup: bytes) -> bytes:
@@ -99,10 +144,30 @@ def startup_lines(nonce: bytes, setup: bytes) -> bytes:
     return b" \\builtin eval %s%s\n %s\n" % (quoted(setup), _shadow_check(nonce), _say(nonce, Said.READY))
 
 
-def reports(nonce: bytes, data: bytes) -> list[Report]:
-    """The reports under ``nonce`` in what bash wrote, in order."""
-    pattern = rb"/dev/null/" + nonce + rb"\.([serf])\.(\d{1,3}):"
-    return [Report(Said(match[1].decode()), int(match[2])) for match in re.finditer(pattern, data)]
+def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:
+    """The reports under ``nonce`` in what bash wrote, in order, and everything around them from the last STARTED on."""
+    found: list[Report] = []
+    others: list[bytes] = []
+    end = 0
+    for match in re.finditer(rb"[^\n]*/dev/null/" + nonce + rb"\.([serf])\.(\d{1,3}): [^\n]*\n", data):
+        found.append(Report(Said(match[1].decode()), int(match[2])))
+        others = [] if found[-1].said is Said.STARTED else [*others, data[end : match.start()]]
+        end = match.end()
+    return found, b"".join(others) + data[end:]
+
+
+def last_words(messages: bytes) -> bytes:
+    """What bash wrote to its standard error after its last report, when it ended: an EXIT trap's output."""
+    # With `set -x` there is our own line too, and nothing tells where it ends.
+    return b"" if b"eval -- " in messages else messages
+
+
+def death_notices(messages: bytes) -> bytes:
+    """The lines that tell how programs in the foreground were killed ("Segmentation fault"), as bash words them.
+
+    In PROMPT_COMMAND bash keeps them back until the prompt, and then writes them among its own messages.
+    """
+    return b"".join(line + b"\n" for line in messages.split(b"\n") if line.removesuffix(b" (core dumped)") in _DEATHS)
 
 
 def _code_prefix(code: int) -> bytes:
@@ -113,20 +178,34 @@ def _code_prefix(code: int) -> bytes:
     return b"[[ a == b ]] || " if code == 1 else b"(\\exit %d) || " % code
 
 
-def _eval(text: bytes, streams: Streams, shadowed: frozenset[int]) -> bytes:
-    call = next((name for index, name in enumerate(_EVALS) if index not in shadowed), None)
-    redirections = b"</dev/null >%s 2>%s" % (streams.stdout.encode(), streams.stderr.encode())
-    if call is not None:
-        return b"%s -- %s %s" % (call, quoted(text), redirections)
-    # Every name is taken. In POSIX mode special builtins come before functions; the mode ends before the text begins.
-    leave = b"\\unset POSIXLY_CORRECT\n"
-    return b"POSIXLY_CORRECT=1 \\eval %s %s" % (quoted(leave + text), redirections)
+def _run(command: Command) -> bytes:
+    """The one bash command that runs the text with its own streams."""
+    paths = command.paths
+    # The empty substring is there for its offset, an assignment: the first line of the text is line 1. Only here,
+    # while the command is being expanded, does bash keep what is assigned to LINENO.
+    streams = b"</dev/null >%s${PPID:LINENO=1:0} 2>%s" % (paths.stdout.encode(), paths.stderr.encode())
+    name, text = (b"source", command.text) if command.text_in_file else (b"eval", command.text)
+    call = _call(name, command.shadowed)
+    if call is None:
+        # Every name is taken. In POSIX mode special builtins come before functions; it ends before the text begins.
+        call = b"POSIXLY_CORRECT=1 \\%s" % name
+        text = _LEAVE_POSIX + text
+    word = quoted(paths.text.encode() if command.text_in_file else text)
+    return b"%s%s -- %s %s" % (_code_prefix(command.previous_code), call, word, streams)
+
+
+def _call(name: bytes, shadowed: frozenset[int]) -> bytes | None:
+    """How to call the builtin ``name`` although functions may have its name; None when every way is closed."""
+    if _NAMES.index(name) not in shadowed:
+        return b"\\%s" % name
+    free = (caller for caller in (b"builtin", b"command") if _NAMES.index(caller) not in shadowed)
+    return next((b"\\%s %s" % (caller, name) for caller in free), None)
 
 
 def _shadow_check(nonce: bytes) -> bytes:
     """Reports each name of ours that is a function. In a subshell, because POSIX mode changes options for good."""
     tests = (
         b"if \\export -nf %s 2>/dev/null; then %s; fi" % (name, _say(nonce, Said.SHADOWED, b"%d" % index))
-        for index, name in enumerate((b"eval", b"builtin", b"command"))
+        for index, name in enumerate(_NAMES)
     )
     return b"; (POSIXLY_CORRECT=1; %s)" % b"; ".join(tests)

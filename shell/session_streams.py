@@ -1,4 +1,4 @@
-"""The streams of the persistent shell: two FIFOs beside its terminal, read as they fill.
+"""What lies between the persistent shell and the daemon beside the terminal: two FIFOs and a file.
 
 Runs as: the daemon.
 Distrusts: whoever writes: amount, speed and content are the agent's.
@@ -23,6 +23,7 @@ import gevent
 
 from shell.accounts import Account, is_isolated
 from shell.output import BoundedOutput
+from shell.session_protocol import Paths
 
 _READ_BYTES = 1 << 18
 _PIPE_BYTES = 1 << 20
@@ -105,15 +106,28 @@ class OutputFifo:
         self._kept.add(data)
 
 
-class OutputFifos:
-    """The FIFOs of standard output and standard error in a directory of their own."""
+class Exchange:
+    """A directory that only root changes, with the two FIFOs and the file for a command's text."""
 
     def __init__(self, account: Account, limit_bytes: int) -> None:
+        self._account = account
         self._directory = tempfile.mkdtemp(prefix="bash-", dir=_parent())
         # The agent may pass through to its FIFOs, and change nothing.
         os.chmod(self._directory, 0o711)  # noqa: S103
-        self.stdout = OutputFifo(os.path.join(self._directory, "out"), account, limit_bytes)
-        self.stderr = OutputFifo(os.path.join(self._directory, "err"), account, limit_bytes)
+        self.paths = Paths(*(os.path.join(self._directory, name) for name in ("out", "err", "command")))
+        self.stdout = OutputFifo(self.paths.stdout, account, limit_bytes)
+        self.stderr = OutputFifo(self.paths.stderr, account, limit_bytes)
+
+    def write_text(self, text: bytes) -> bool:
+        """Put a command's text into the file, for the agent's eyes only; False when the disk has no room for it."""
+        try:
+            with open(self.paths.text, "wb", opener=lambda path, flags: os.open(path, flags, 0o640)) as file:
+                if is_isolated():
+                    os.fchown(file.fileno(), 0, self._account.gid)
+                file.write(text)
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """Stop reading and remove the directory."""
@@ -123,5 +137,5 @@ class OutputFifos:
 
 
 def _parent() -> str | None:
-    """Where root's directory for the FIFOs goes: /run where there is one, as it needs no disk."""
+    """Where the directory goes: /run where there is one, as it needs no disk."""
     return "/run" if is_isolated() and os.path.isdir("/run") else None

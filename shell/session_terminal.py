@@ -58,7 +58,11 @@ class _Spawn(pexpect.spawn):  # type: ignore[type-arg]  # generic in its type st
 
 
 class BashProcess:
-    """A running interactive bash. ``on_message`` gets what it writes itself, ``on_death`` is called once at its end."""
+    """A running interactive bash.
+
+    ``on_message`` gets what bash itself writes to its standard error, where its reports are, ``on_output`` what it
+    writes to its standard output: commands have streams of their own. ``on_death`` is called once, at its end.
+    """
 
     def __init__(
         self,
@@ -68,27 +72,32 @@ class BashProcess:
         *,
         read_rc: bool,
         on_message: Callable[[bytes], None],
+        on_output: Callable[[bytes], None],
         on_death: Callable[[], None],
     ) -> None:
         input_read, self._input = os.pipe()
-        message_read, message_write = os.pipe()
         os.set_blocking(self._input, False)
+        output_read, output_write = os.pipe()
+        self._output = Reader(output_read, on_output)
+        message_read, message_write = os.pipe()
         self._messages = Reader(message_read, on_message)
+        theirs = (input_read, output_write, message_write)
         arguments = ["--noediting", *([] if read_rc else ["--norc"]), "-i"]
         try:
             self._child = _Spawn(
                 arguments,
                 dict(environment),
-                _setup(account, source, input_read, message_write),
-                (input_read, message_write),
+                _setup(account, source, theirs),
+                theirs,
             )
-        except (OSError, pexpect.ExceptionPexpect, Exception) as error:
+        except Exception as error:  # ptyprocess raises whatever class the child's error had
             os.close(self._input)
+            self._output.close()
             self._messages.close()
             raise CommandError(f"could not start bash as {account.name}: {error}") from error
         finally:
-            os.close(input_read)
-            os.close(message_write)
+            for fd in theirs:
+                os.close(fd)
         assert self._child.pid is not None
         self.pid: int = self._child.pid
         self._child.ptyproc.delayafterclose = self._child.ptyproc.delayafterterminate = 0.0
@@ -117,7 +126,8 @@ class BashProcess:
                 return
 
     def read_messages(self) -> None:
-        """Take what bash has written up to now."""
+        """Take what bash itself has written up to now."""
+        self._output.read_what_is_there()
         self._messages.read_what_is_there()
 
     def give_end_of_file(self) -> None:
@@ -170,6 +180,7 @@ class BashProcess:
         self.code()
         self._death.stop()
         self._death.close()
+        self._output.close()
         self._messages.close()
         self._screen.close()
         for fd in (self._input, self._terminal, self._pidfd):
@@ -182,14 +193,13 @@ class BashProcess:
         self._on_death()
 
 
-def _setup(account: Account, source: str, input_read: int, message_write: int) -> Callable[[], None]:
-    """What the child does before it becomes bash."""
+def _setup(account: Account, source: str, streams: tuple[int, int, int]) -> Callable[[], None]:
+    """What the child does before it becomes bash; ``streams`` become its descriptors 0, 1 and 2."""
     become = child_setup(account, None)
 
     def setup() -> None:
-        os.dup2(input_read, 0)
-        os.dup2(message_write, 1)
-        os.dup2(message_write, 2)
+        for number, fd in enumerate(streams):
+            os.dup2(fd, number)
         # Orphans below bash become bash's children: none can hide from the end of a command behind a double fork.
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
         become()
