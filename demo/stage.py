@@ -83,9 +83,7 @@ def set_stage(task: str, parent: Path | None = None) -> Stage:
     if task not in task_names():
         raise StageError(f"no bundled task {task}; there are {', '.join(task_names())}")
     parent = parent or _default_parent()
-    agent, runner = (
-        (find_account("model"), find_account("runner")) if is_isolated() else (current_account(), current_account())
-    )
+    agent, runner = _accounts()
     stage = Stage(task, parent / task, agent, runner)
     shutil.rmtree(stage.root, ignore_errors=True)
     stage.root.mkdir(parents=True, mode=0o755)
@@ -104,6 +102,14 @@ def set_stage(task: str, parent: Path | None = None) -> Stage:
     return stage
 
 
+def _accounts() -> tuple[Account, Account]:
+    """The agent's and the runner's account, by the daemon's own settings."""
+    if not is_isolated():
+        return current_account(), current_account()
+    names = os.environ.get("SSE_AGENT_USER", "model"), os.environ.get("SSE_RUNNER_USER", "runner")
+    return find_account(names[0]), find_account(names[1])
+
+
 def _default_parent() -> Path:
     if is_isolated():
         return Path("/var/lib/ssebench-demo")
@@ -111,9 +117,9 @@ def _default_parent() -> Path:
 
 
 def _install_packages(listed: Path) -> None:
-    """Install the Debian packages a task needs and the machine lacks."""
-    names = listed.read_text("utf-8").split() if listed.exists() else []
-    missing = [name for name in names if not _is_installed(name)]
+    """Install the Debian packages a task needs and the machine lacks: a package and its sign on each line."""
+    lines = [line.split() for line in listed.read_text("utf-8").splitlines()] if listed.exists() else []
+    missing = [package for package, sign in lines if not _is_there(sign)]
     if not missing:
         return
     if not is_isolated():
@@ -126,11 +132,9 @@ def _install_packages(listed: Path) -> None:
         raise StageError(f"apt-get could not install {' '.join(missing)}; its messages are above")
 
 
-def _is_installed(package: str) -> bool:
-    status = subprocess.run(
-        ["dpkg-query", "-W", "-f", "${db:Status-Status}", package], capture_output=True, text=True, check=False
-    )
-    return status.stdout == "installed"
+def _is_there(sign: str) -> bool:
+    """Whether the command, or the file with an absolute path, exists that shows that a package is installed."""
+    return os.path.exists(sign) if sign.startswith("/") else shutil.which(sign) is not None
 
 
 class Daemon:

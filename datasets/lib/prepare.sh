@@ -36,7 +36,7 @@ require() {
         command -v "$command" >/dev/null || missing+=" $command"
     done
     [ -z "$missing" ] || fail "missing:$missing; install the Debian packages in $TASK/packages:" \
-        "apt-get install $(tr '\n' ' ' <"$TASK/packages")"
+        "apt-get install $(cut -d' ' -f1 "$TASK/packages" | tr '\n' ' ')"
 }
 
 # quietly COMMAND…: its output is shown only when it fails
@@ -57,8 +57,10 @@ fetch_pypi() {
     local name=$1 version=$2 store=$TASK_CACHE/pypi-$1-$2
     if [ ! -d "$store" ]; then
         mkdir -p "$TASK_CACHE"
-        # For this package alone no wheel: what builds its metadata may come as one.
-        quietly /usr/bin/python3 -m pip download --disable-pip-version-check --no-deps --no-binary "$name" \
+        # A venv for its pip: Debian's Python has none of its own. For this package alone no wheel: what builds its
+        # metadata may come as one.
+        quietly /usr/bin/python3 -m venv "$WORK/downloader"
+        quietly "$WORK/downloader/bin/pip" download --disable-pip-version-check --no-deps --no-binary "$name" \
             --dest "$WORK/download" "$name==$version"
         keep_download "$store"
     fi
