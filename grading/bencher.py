@@ -116,10 +116,17 @@ class Bencher:
         argv = script_argv(self._script("build"))
         self._forget_build()
         workspace = self._new_workspace()
-        self._build = workspace
-        return self._copied(
-            workspace, grading, stop, lambda: self._run("build", argv, workspace.tree, ("build",), stop)
-        )
+
+        def run() -> CommandResult:
+            # From here on there is something to run proofs of concept in, whether the build succeeds or not.
+            self._build = workspace
+            return self._run("build", argv, workspace.tree, ("build",), stop)
+
+        try:
+            return self._copied(workspace, grading, stop, run)
+        finally:
+            if self._build is None:
+                self._current_session().discard(workspace.path)
 
     def run_poc(self, poc: str, *, stop: StopSignal) -> CommandResult:
         """Run one proof of concept in the folder of the last build; code -1 when there is none."""

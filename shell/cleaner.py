@@ -1,8 +1,8 @@
 """A program of its own: removes what a user left, in one directory or in places that all users share.
 
     cleaner.py empty FD                         everything in the directory behind the descriptor
-    cleaner.py purge UID PLACE... -- KEEP...    everything of UID in the places, but for the paths to keep
-    cleaner.py ipc                              the calling user's System V IPC and keyrings
+    cleaner.py purge UID PLACE... -- KEEP...    everything of UID in the places, but for the paths to keep; run as
+                                                that user also its System V IPC and its keyrings
     cleaner.py mqueues UID                      POSIX message queues of UID, where they are not mounted anywhere
 
 Runs as: the user whose things are removed; root only for what that user's own rights do not reach, when the user has no
@@ -40,13 +40,13 @@ def main(arguments: list[str]) -> int:
     if task == "empty":
         return 0 if empty(int(rest[0])) else _LEFT
     if task == "purge":
+        if os.geteuid() == int(rest[0]):
+            remove_ipc(int(rest[0]))
+            clear_keyrings()
         end = rest.index("--")
         left = [place for place in rest[1:end] if not purge(place, int(rest[0]), rest[end + 1 :])]
         return _LEFT if left else 0
-    if task == "ipc":
-        remove_ipc(os.geteuid())
-        clear_keyrings()
-    elif task == "mqueues":
+    if task == "mqueues":
         remove_message_queues(int(rest[0]))
     return 0
 

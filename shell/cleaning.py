@@ -22,6 +22,7 @@ from shell.accounts import Account, current_account, is_isolated
 from shell.command import CommandResult, run_command
 from shell.directories import open_directory
 from shell.programs import program_argv
+from shell.stop import StopSignal
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class SharedPlaces:
         self._keep = {os.path.normpath(path) for path in keep}
         self._places = [place for place in USUAL_PLACES if os.path.isdir(place)]
         self._scan: gevent.Greenlet[..., None] | None = None
+        self._stop = StopSignal()
 
     def keep(self, *paths: str) -> None:
         """Add paths to keep."""
@@ -56,8 +58,9 @@ class SharedPlaces:
 
     def close(self) -> None:
         """End a scan that still runs."""
+        self._stop.set("the daemon stops")
         if self._scan is not None:
-            self._scan.kill()
+            self._scan.join()
 
     def _find_places(self) -> None:
         skipped: list[str] = []
@@ -68,7 +71,7 @@ class SharedPlaces:
         argv = ["/usr/bin/nice", "-n", "19", "/usr/bin/find", "/", *skipped, *closed]
         argv += ["-type", "d", "-perm", "-0002", "-print0"]
         with contextlib.suppress(Exception):
-            found = _run(argv, current_account(), timeout_s=_SCAN_SECONDS)
+            found = _run(argv, current_account(), timeout_s=_SCAN_SECONDS, stop=self._stop)
             names = (os.fsdecode(name) for name in found.stdout.split(b"\0") if name)
             self._places += [name for name in names if name not in self._places]
 
@@ -82,8 +85,7 @@ class SharedPlaces:
             return
         if everywhere and self._scan is not None:
             self._scan.join(timeout=_SCAN_SECONDS)
-        steps = [gevent.spawn(self._purge_files, account), gevent.spawn(_purge_ipc, account)]
-        gevent.joinall(steps)
+        gevent.joinall([gevent.spawn(self._purge_files, account), gevent.spawn(_purge_message_queues, account)])
         remove_jobs(account)
 
     def _purge_files(self, account: Account) -> None:
@@ -124,8 +126,8 @@ def _remove_jobs_in(folder: int, account: Account) -> None:
             os.unlink(name, dir_fd=folder)
 
 
-def _purge_ipc(account: Account) -> None:
-    _run_cleaner(["ipc"], account)
+def _purge_message_queues(account: Account) -> None:
+    # Where their file system is mounted it is one of the shared places.
     if not os.path.ismount("/dev/mqueue"):
         _run_cleaner(["mqueues", str(account.uid)], current_account())
 
@@ -134,7 +136,14 @@ def _run_cleaner(arguments: Sequence[str], account: Account, pass_fds: Sequence[
     return _run(program_argv("cleaner", *arguments), account, timeout_s=_CLEAN_SECONDS, pass_fds=pass_fds)
 
 
-def _run(argv: Sequence[str], account: Account, *, timeout_s: float, pass_fds: Sequence[int] = ()) -> CommandResult:
+def _run(
+    argv: Sequence[str],
+    account: Account,
+    *,
+    timeout_s: float,
+    pass_fds: Sequence[int] = (),
+    stop: StopSignal | None = None,
+) -> CommandResult:
     return run_command(
         argv,
         account=account,
@@ -143,6 +152,7 @@ def _run(argv: Sequence[str], account: Account, *, timeout_s: float, pass_fds: S
         limit_bytes=_MESSAGE_BYTES,
         timeout_s=timeout_s,
         pass_fds=pass_fds,
+        stop=stop,
     )
 
 

@@ -119,11 +119,13 @@ def _start(
             start_new_session=True,
             preexec_fn=child_setup(account, cwd, umask=umask),
         )
-    except (OSError, subprocess.SubprocessError) as error:
+    except BaseException as error:
         os.close(out_read)
         os.close(err_read)
-        name = os.fsdecode(argv[0])
-        raise CommandError(f"could not start {os.path.basename(name)} as {account.name}: {error}") from error
+        if not isinstance(error, (OSError, subprocess.SubprocessError)):
+            raise
+        name = os.path.basename(os.fsdecode(argv[0]))
+        raise CommandError(f"could not start {name} as {account.name}: {error}") from error
     finally:
         os.close(out_write)
         os.close(err_write)
