@@ -66,6 +66,8 @@ def _play(stage: Stage, daemon: Daemon, agent: str, keep: bool) -> int:
 
 def _run_agent(stage: Stage, fix: str) -> None:
     """Run the scripted agent in a process of the agent's user, with nothing but the agent-facing socket."""
+    # Loads what the SDK imports on first use: the agent's user may not be able to read this checkout.
+    Client(stage.agent_socket).version()
     pid = os.fork()
     if pid == 0:
         code = 1
