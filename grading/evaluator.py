@@ -68,8 +68,8 @@ def evaluate(environment: Mapping[str, str]) -> int:
     try:
         limits = _limits(environment)
         result, timed_out = grade_within(limits.timeout_s)
-    except (Exception, _EndedError) as error:
-        result = _not_graded(f"Exception: {error or type(error).__name__}")
+    except BaseException as error:
+        result = _not_graded(f"Exception: {str(error) or type(error).__name__}")
     try:
         write_result(path, result, limits, timed_out)
     except (OSError, ValueError) as error:

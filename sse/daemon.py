@@ -40,9 +40,7 @@ class Daemon:
             self._uds = None
             self._base = f"http://{address}"
         else:
-            raise SDKError(
-                f"no daemon to talk to: set {SOCKET_VARIABLE} to its socket or {ADDRESS_VARIABLE} to host:port"
-            )
+            raise SDKError(f"no daemon known: set {SOCKET_VARIABLE} to its socket or {ADDRESS_VARIABLE} to host:port")
         self._version_checked = False
 
     def get(self, path: str, params: dict[str, Any] | None = None) -> dict[str, Any]:

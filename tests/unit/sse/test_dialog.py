@@ -1,0 +1,104 @@
+"""The dialog: numbered entries, one whole line each, on the disk before the call returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sse.dialog import DialogWriter
+from sse.error import SDKError
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    data = path.read_bytes()
+    assert not data or data.endswith(b"\n")
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def test_each_entry_is_there_when_its_call_returns(tmp_path: Path) -> None:
+    path = tmp_path / "dialog.jsonl"
+    with DialogWriter(path) as dialog:
+        calls: list[Callable[[], int]] = [
+            lambda: dialog.init("me", model="m", effort=3),
+            lambda: dialog.prompt("Fix \u20ac\n"),
+            lambda: dialog.message("hello"),
+            lambda: dialog.thinking("hm"),
+            lambda: dialog.tool_start("bash", {"command": "ls"}, call_id="1"),
+            lambda: dialog.tool_result("bash", "a\n", call_id="1"),
+            lambda: dialog.complete(True, "done"),
+        ]
+        for number, call in enumerate(calls, start=1):
+            assert call() == number
+            assert [entry["seq"] for entry in entries(path)] == list(range(1, number + 1))
+    written = entries(path)
+    assert [entry["type"] for entry in written] == [
+        "init", "prompt", "message", "thinking", "tool_start", "tool_result", "complete",
+    ]  # fmt: skip
+    assert written[0] | {"timestamp": ""} == {
+        "seq": 1, "type": "init", "timestamp": "", "agent": "me", "model": "m", "effort": 3,
+    }  # fmt: skip
+    assert written[1]["text"] == "Fix \u20ac\n" and written[5]["is_error"] is False
+    assert all(entry["timestamp"].endswith("+00:00") for entry in written)
+
+
+def test_a_second_writer_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
+    path = tmp_path / "archive" / "dialog.jsonl"
+    with DialogWriter(path) as dialog:
+        dialog.message("one")
+    with path.open("ab") as file:
+        file.write(b'not json\n[1]\n{"seq": "7"}\n{"seq": 7}\n{"seq": 9, "cut')
+    with DialogWriter(path) as dialog:
+        assert dialog.message("two") == 8
+    assert json.loads(path.read_bytes().splitlines()[-1])["text"] == "two"
+
+
+def test_the_archive_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSE_ARCHIVE", str(tmp_path / "a" / "b"))
+    with DialogWriter() as dialog:
+        dialog.message("x")
+    assert len(entries(tmp_path / "a" / "b" / "dialog.jsonl")) == 1
+
+
+def test_text_that_has_no_utf8_is_still_json(tmp_path: Path) -> None:
+    with DialogWriter(tmp_path / "d") as dialog:
+        dialog.message("\ud83d half a pair \0 \u2028", role="user")
+        dialog.tool_result("x", {"path": Path("/y")})
+    first, second = entries(tmp_path / "d")
+    assert first["text"] == "\ud83d half a pair \0 \u2028" and second["result"] == {"path": "/y"}
+    (tmp_path / "d").read_text("ascii")
+
+
+def test_what_cannot_be_written_is_an_error_and_takes_no_number(tmp_path: Path) -> None:
+    with DialogWriter(tmp_path / "d") as dialog:
+        for bad in (float("nan"), float("inf")):
+            with pytest.raises(SDKError, match="must be JSON"):
+                dialog.write("x", value=bad)
+        assert dialog.message("x") == 1
+    with pytest.raises(SDKError):
+        dialog.message("closed")
+    with pytest.raises(SDKError, match="cannot write the dialog"):
+        DialogWriter("/proc/nothing/dialog.jsonl")
+
+
+def test_threads_share_a_writer(tmp_path: Path) -> None:
+    with DialogWriter(tmp_path / "d") as dialog:
+        threads = [threading.Thread(target=lambda: [dialog.message("x" * 5000) for _ in range(50)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [entry["seq"] for entry in entries(tmp_path / "d")] == list(range(1, 201))
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    dialog = DialogWriter(tmp_path / "d")
+    dialog.close()
+    dialog.close()
+    assert len(os.listdir("/proc/self/fd")) == before
