@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import ssl
 import warnings
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +18,9 @@ SOCKET_VARIABLE = "SSE_DAEMON_SOCKET"
 ADDRESS_VARIABLE = "SSE_AGENT_DOCKER"
 _CONNECT_SECONDS = 10.0
 _READ_SECONDS = 600.0  # GET /diff of a large tree waits for the capture
+# The daemon speaks plain HTTP. Without a context of its own every client would read the CA bundle, which takes longer
+# than the request and which an agent's user may not be able to open.
+_NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Daemon:
@@ -100,7 +104,7 @@ class Daemon:
         try:
             # trust_env: a proxy of the agent's must never see the daemon's traffic.
             with httpx.Client(
-                transport=httpx.HTTPTransport(uds=self._uds), base_url=self._base, timeout=timeout, trust_env=False
+                transport=httpx.HTTPTransport(uds=self._uds, verify=_NO_TLS), base_url=self._base, timeout=timeout, trust_env=False
             ) as client:
                 answer = client.request(method, path, **request)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # ValueError: not JSON
