@@ -104,7 +104,10 @@ class Daemon:
         try:
             # trust_env: a proxy of the agent's must never see the daemon's traffic.
             with httpx.Client(
-                transport=httpx.HTTPTransport(uds=self._uds, verify=_NO_TLS), base_url=self._base, timeout=timeout, trust_env=False
+                transport=httpx.HTTPTransport(uds=self._uds, verify=_NO_TLS),
+                base_url=self._base,
+                timeout=timeout,
+                trust_env=False,
             ) as client:
                 answer = client.request(method, path, **request)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # ValueError: not JSON
