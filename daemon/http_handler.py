@@ -145,7 +145,7 @@ class RequestHandler:
                 environ["CONTENT_TYPE"] = value
             elif name == "content-length":
                 environ["CONTENT_LENGTH"] = value
-            elif "_" not in name:  # "x_y" and "x-y" would become the same key
+            elif "_" not in name and name != "upgrade":  # "x_y" and "x-y" would become one key; nothing upgrades here
                 environ[f"HTTP_{name.upper().replace('-', '_')}"] = value
         environ["wsgi.input"] = body
         environ["wsgi.input_terminated"] = True
