@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
+import gevent
 import pytest
 
 from daemon.access import Kind
@@ -57,25 +58,24 @@ def test_modes_do_not_depend_on_the_umask_which_stays_what_it_was(root: Path, um
 
 def test_no_moment_shows_the_admin_socket_with_looser_permissions(root: Path) -> None:
     (root / "admin").mkdir(mode=0o700)
-    path, seen, stop = root / "admin" / "a.sock", set(), threading.Event()
+    path, seen, running = root / "admin" / "a.sock", set(), [True]
 
     def look() -> None:
-        while not stop.is_set():
+        while running:
             try:
                 seen.add(mode(path))
             except FileNotFoundError:
                 continue
 
-    watcher = threading.Thread(target=look)
-    watcher.start()
+    watcher = gevent.get_hub().threadpool.spawn(look)  # a thread of its own: it must see what no greenlet can
     before = os.umask(0)
     try:
         for _ in range(200):
             bind_admin_socket(str(path)).remove()
     finally:
         os.umask(before)
-        stop.set()
-        watcher.join()
+        running.clear()
+        watcher.get()
     assert seen <= {0o600}
 
 
@@ -83,6 +83,9 @@ def test_a_stale_socket_of_ours_is_replaced(root: Path) -> None:
     with socket.socket(socket.AF_UNIX) as old:
         old.bind(str(root / "a.sock"))
     bind_agent_socket(str(root / "a.sock")).remove()
+
+
+Plant: TypeAlias = Callable[[Path], Callable[[], None]]
 
 
 def live(path: Path) -> Callable[[], None]:
@@ -135,7 +138,7 @@ def test_anything_else_at_the_path_is_refused_and_left_alone(
     close = plant(path)
     before = os.lstat(path), sorted(os.listdir(path.parent))
     for bind in (bind_agent_socket, bind_admin_socket):
-        with pytest.raises(StartError, match="SSE_.*_SOCKET"):
+        with pytest.raises(StartError, match=r"SSE_.*_SOCKET"):
             bind(str(path))
     after = os.lstat(path), sorted(os.listdir(path.parent))
     assert (before[0].st_ino, before[0].st_mode, before[1]) == (after[0].st_ino, after[0].st_mode, after[1])
