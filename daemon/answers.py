@@ -8,25 +8,25 @@ Checked by: tests/unit/daemon/test_answers.py, tests/system/test_http_large.py.
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import gevent
 from flask import Response
 
+from grading.strict_json import spell_json
+
 PIECE_BYTES = 256 * 1024
 _SMALL_BYTES = 64 * 1024
+_ENTRIES_PER_TURN = 200
 _JSON = "application/json"
 
-# One encoder for all: strict (no NaN), in UTF-8 rather than escapes, without spaces.
-_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False)
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 def encode(value: object) -> bytes:
     """``value`` as JSON. For small values: encoding does not yield."""
-    return _encoder.encode(value).encode("utf-8", "replace")
+    return spell_json(value)
 
 
 def answer(value: object, status: int = 200) -> Response:
@@ -44,12 +44,11 @@ def streamed(pieces: Iterable[bytes]) -> Response:
     return Response(pieces, mimetype=_JSON)
 
 
-def text_answer(texts: Mapping[str, bytes], **others: Any) -> Response:
-    """An object whose fields are ``others`` (small) and ``texts`` (bytes of any length and content)."""
-    if sum(map(len, texts.values())) <= _SMALL_BYTES:
-        shown = {name: data.decode("utf-8", "replace") for name, data in texts.items()}
-        return answer({**others, **shown})
-    return streamed(_object_pieces(texts, others))
+def large_answer(value: Mapping[str, Any]) -> Response:
+    """A value that may hold texts of any length, as strings or as bytes (of any content), as an answer."""
+    if _weight(value) <= _SMALL_BYTES:
+        return encoded(b"".join(_pieces(value)))
+    return streamed(_pieces(value))
 
 
 def list_answer(name: str, entries: Iterable[object]) -> Response:
@@ -60,38 +59,51 @@ def list_answer(name: str, entries: Iterable[object]) -> Response:
 def list_pieces(name: str, entries: Iterable[bytes]) -> Iterator[bytes]:
     """The pieces of ``{name: [entries]}``, where each entry is JSON already."""
     piece = bytearray(encode({name: []})[:-2])
-    first = True
-    for entry in entries:
-        if not first:
+    for count, entry in enumerate(entries):
+        if count:
             piece += b","
-        first = False
         piece += entry
+        if count % _ENTRIES_PER_TURN == 0:
+            gevent.sleep(0)
         if len(piece) >= PIECE_BYTES:
             yield bytes(piece)
             piece.clear()
-            gevent.sleep(0)
     yield bytes(piece) + b"]}"
 
 
-def _object_pieces(texts: Mapping[str, bytes], others: Mapping[str, Any]) -> Iterator[bytes]:
-    yield encode(others)[:-1]
-    separator = b"," if others else b""
-    for name, data in texts.items():
-        yield separator + encode(name) + b":"
-        yield from _string_pieces(data)
-        separator = b","
-    yield b"}"
+def _weight(value: object) -> int:
+    """About how large the JSON of ``value`` is, as far as texts and numbers of entries make it."""
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(_weight(entry) for entry in value.values())
+    return sum(map(_weight, value)) if isinstance(value, list) else 0
 
 
-def _string_pieces(data: bytes) -> Iterator[bytes]:
-    """The JSON string of ``data``."""
+def _pieces(value: object) -> Iterator[bytes]:
+    """The JSON of ``value``. Between two slices of a long text the other greenlets get their turn."""
+    if isinstance(value, dict):
+        opening = b"{"
+        for name, entry in value.items():
+            yield opening + encode(name) + b":"
+            yield from _pieces(entry)
+            opening = b","
+        yield b"}" if value else b"{}"
+    elif isinstance(value, (str, bytes)) and len(value) > PIECE_BYTES:
+        yield from _string_pieces(value)
+    else:
+        yield encode(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+
+
+def _string_pieces(text: str | bytes) -> Iterator[bytes]:
+    """The JSON string of a long text. A string's JSON is the JSON of its parts: no escape reaches over a part's end."""
     decoder = _new_decoder("replace")
-    view = memoryview(data)
     yield b'"'
-    for start in range(0, len(data), PIECE_BYTES):
-        text = decoder.decode(view[start : start + PIECE_BYTES], final=start + PIECE_BYTES >= len(data))
-        if text:
-            # A string's JSON is the JSON of its parts: no escape reaches over a character's end.
-            yield encode(text)[1:-1]
+    for start in range(0, len(text), PIECE_BYTES):
+        part = text[start : start + PIECE_BYTES]
+        if isinstance(part, bytes):
+            part = decoder.decode(part, final=start + PIECE_BYTES >= len(text))
+        if part:
+            yield encode(part)[1:-1]
         gevent.sleep(0)
     yield b'"'

@@ -169,6 +169,35 @@ class Dialog(Schema):
     entries = fields.List(fields.Dict(), required=True)
 
 
+class PatchResult(Schema):
+    """The grade. All fields may be absent: results of older evaluators have fewer."""
+
+    status = fields.String(validate=validate.OneOf(["passed", "failed", "error"]))
+    build_success = fields.Boolean(allow_none=True)
+    pov_passed = fields.Integer(allow_none=True)
+    pov_total = fields.Integer(allow_none=True)
+    func_test_success = fields.Boolean(allow_none=True)
+    intent_test_success = fields.Boolean(allow_none=True)
+    error_msg = fields.String(allow_none=True)
+    error_log = fields.String(allow_none=True)
+
+
+class RuntimeResult(Schema):
+    """How the run went."""
+
+    agent_duration = fields.Integer(required=True)
+    agent_timeout = fields.Boolean(required=True)
+    evaluator_timeout = fields.Boolean(required=True)
+
+
+class EvaluationResult(Schema):
+    """GET /result."""
+
+    available = fields.Boolean(required=True)
+    patch_result = fields.Nested(PatchResult)
+    runtime_result = fields.Nested(RuntimeResult)
+
+
 class Success(Schema):
     """POST /prepare_grading and /admin/agent_exited."""
 

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from importlib import resources
 
+from daemon import schemas
 from daemon.access import Access
 from daemon.actions import ActionQueue
 from daemon.answers import encode
@@ -99,8 +100,8 @@ def build_services(settings: Settings, *, fresh: bool) -> Services:
         submission=Submission(capture, state, settings.repo_path, settings.results, task.source, agent),
         dialog=DialogFile(settings.archive, agent),
         tools=Tools(bencher, shell),
-        metadata=encode(metadata(task, settings.bench_path)),
-        capabilities=encode(capabilities(task)),
+        metadata=encode(schemas.Metadata().dump(metadata(task, settings.bench_path))),
+        capabilities=encode(schemas.Capabilities().dump(capabilities(task))),
     )
     try:
         bencher.start()

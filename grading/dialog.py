@@ -13,6 +13,7 @@ Checked by: tests/system/test_dialog.py, tests/unit/grading/test_dialog.py.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 
 import gevent
 
-from grading.strict_json import StrictJSONError, parse_json
+from grading.strict_json import StrictJSONError, has_lone_surrogate, parse_json, spell_json
 from shell.accounts import Account
 from shell.errors import SSEBenchError
 
@@ -33,6 +34,8 @@ _PIECE_BYTES = 256 * 1024
 _MERGED_BLOCK_BYTES = 32 * 1024
 _LINES_PER_TURN = 100
 _FINGERPRINT_BYTES = 64
+_RESPELLED_BYTES = 1024 * 1024
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class DialogError(SSEBenchError):
@@ -277,7 +280,10 @@ def parse_entry(line: bytes) -> tuple[int, bytes] | None:
         return None
     if not isinstance(value, dict) or type(value.get("seq")) is not int:
         return None
-    return value["seq"], line.strip()
+    if _SURROGATE_ESCAPE.search(line) and has_lone_surrogate(value):
+        # Valid as JSON, but no client can hold it as text. A long line is not worth spelling anew.
+        return (value["seq"], spell_json(value)) if len(line) <= _RESPELLED_BYTES else None
+    return value["seq"], line.strip(b" \t\r")
 
 
 def _is_wanted(block: _Block, since: int | None) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 from grading.large_json import LargeParser, StrictJSONError
 
-__all__ = ["StrictJSONError", "parse_json"]
+__all__ = ["StrictJSONError", "has_lone_surrogate", "parse_json", "spell_json"]
 
 # Up to here the C parser is done within a few milliseconds, whatever the text holds.
 _SMALL_BYTES = 128 * 1024
@@ -31,6 +32,31 @@ def parse_json(data: bytes) -> Any:
         raise StrictJSONError("a number has too many digits") from None
 
 
+def spell_json(value: object) -> bytes:
+    """``value`` as JSON in UTF-8, without spaces. Lone surrogates, which no UTF-8 has, become U+FFFD."""
+    text = _ENCODER.encode(value)
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return _SURROGATE.sub("\ufffd", text).encode("utf-8")
+
+
+def has_lone_surrogate(value: Any) -> bool:
+    """Whether a string somewhere in ``value`` cannot be UTF-8."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, str):
+            if not found.isascii() and _SURROGATE.search(found):
+                return True
+        elif isinstance(found, dict):
+            waiting += found.keys()
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
+    return False
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
@@ -50,3 +76,5 @@ def _finite(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False)
+_SURROGATE = re.compile("[\ud800-\udfff]")

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from flask import Blueprint, Response
 
+from daemon import schemas
 from daemon.access import Rule
-from daemon.answers import list_answer, text_answer
+from daemon.answers import large_answer, list_answer
 from daemon.routes.declare import route, services
 
 blueprint = Blueprint("changes", __name__)
+_CHANGED_FILE = schemas.ChangedFile()
 
 
 @route(blueprint, "GET", "/diff", Rule.ANY)
 def diff() -> Response:
     """The agent's changes, as a unified diff."""
-    return text_answer({"diff": services().capture.diff()})
+    return large_answer({"diff": services().capture.diff()})
 
 
 @route(blueprint, "GET", "/files", Rule.ANY)
 def files() -> Response:
     """The files the agent changed."""
-    return list_answer("files", map(asdict, services().capture.files()))
+    return list_answer("files", map(_CHANGED_FILE.dump, services().capture.files()))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, request
 
+from daemon import schemas
 from daemon.access import Rule
-from daemon.answers import answer, text_answer
+from daemon.answers import answer, large_answer
 from daemon.bodies import ignore_body
 from daemon.connection import UnknownClient, stopped_when_gone
 from daemon.http_handler import CLIENT_KEY
@@ -13,19 +14,20 @@ from daemon.routes.declare import route, services
 from grading.result import read_result
 
 blueprint = Blueprint("grading", __name__)
-_SUCCESS = {"success": True}
+_SUCCESS = schemas.Success().dump({})
+_RESULT = schemas.EvaluationResult()
 
 
 @route(blueprint, "GET", "/result", Rule.ANY)
 def result() -> Response:
     """The grade, once there is one."""
-    return answer(read_result(services().settings.results))
+    return large_answer(_RESULT.dump(read_result(services().settings.results)))
 
 
 @route(blueprint, "GET", "/final_diff", Rule.ANY)
 def final_diff() -> Response:
     """The diff that prepare_grading saved."""
-    return text_answer({"diff": services().submission.final_diff()})
+    return large_answer({"diff": services().submission.final_diff()})
 
 
 @route(blueprint, "POST", "/prepare_grading", Rule.ADMIN)

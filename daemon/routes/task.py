@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from flask import Blueprint, Response
 
+from daemon import schemas
 from daemon.access import Rule
-from daemon.answers import encode, encoded, text_answer
+from daemon.answers import encode, encoded, large_answer
 from daemon.routes.declare import route, services
 from sse.version import __version__
 from tasks.metadata import reference_patch
 
 blueprint = Blueprint("task", __name__)
-_VERSION = encode({"version": __version__})
+_VERSION = encode(schemas.Version().dump({"version": __version__}))
 
 
 @route(blueprint, "GET", "/version", Rule.ANY)
@@ -36,4 +37,4 @@ def capabilities() -> Response:
 def reference() -> Response:
     """The answer to the task."""
     found = services()
-    return text_answer({"diff": reference_patch(found.task, found.settings.bench_path)})
+    return large_answer({"diff": reference_patch(found.task, found.settings.bench_path)})

@@ -6,7 +6,7 @@ from flask import Blueprint, Response, request
 
 from daemon import schemas
 from daemon.access import Kind, Rule
-from daemon.answers import text_answer
+from daemon.answers import large_answer
 from daemon.bodies import read_json
 from daemon.connection import UnknownClient, stopped_when_gone
 from daemon.errors import BadRequestError
@@ -33,4 +33,4 @@ def run_tool(name: str) -> Response:
     with stopped_when_gone(client) as stop, found.actions.turn(stop, from_agent=kind is not Kind.ADMIN):
         found.access.check_phase(kind)
         result = action.run(argument, stop)
-    return text_answer({"stdout": result.stdout, "stderr": result.stderr}, code=result.code)
+    return large_answer({"code": result.code, "stdout": result.stdout, "stderr": result.stderr})

@@ -132,8 +132,8 @@ def test_the_end_of_the_phase_ends_the_running_command_and_refuses_the_waiting_o
     assert daemon.admin.post("/admin/agent_exited").json() == {"success": True}
     assert time.monotonic() - started < 5
     gevent.joinall([running, *waiting], timeout=10, raise_error=True)
-    assert [greenlet.value.status_code for greenlet in waiting] == [403] * 5
-    assert running.value.status_code in (200, 403)
+    assert [greenlet.get().status_code for greenlet in waiting] == [403] * 5
+    assert running.get().status_code in (200, 403)
     assert daemon.agent.post(BASH, json={"command": "true"}).status_code == 403
     assert daemon.admin.post("/admin/agent_exited", content=b"anything").json() == {"success": True}
 

@@ -42,7 +42,7 @@ def agent(daemon: LiveDaemon) -> Iterator[RawClient]:
         yield client
 
 
-REFUSED_HEADS = {
+REFUSED_HEADS: dict[str, tuple[str | bytes, int]] = {
     "no method": ("/version HTTP/1.1\n\n", 400),
     "http 0.9": ("GET /version\n\n", 400),
     "http 2": ("GET /version HTTP/2.0\n\n", 505),

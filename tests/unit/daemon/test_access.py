@@ -64,7 +64,8 @@ def test_grading_is_refused_to_agents_and_odd_values_are_left_to_the_schema(kind
     access = Access(0, FakePhase())
     with pytest.raises(RefusedError, match="grading"):
         access.check_grading({"grading": True}, kind)
-    for argument in ({"grading": False}, {"grading": "yes"}, {"grading": 1}, {}, [], None, "x"):
+    others: list[object] = [{"grading": False}, {"grading": "yes"}, {"grading": 1}, {}, [], None, "x"]
+    for argument in others:
         access.check_grading(argument, kind)
     access.check_grading({"grading": True}, Kind.ADMIN)
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import gevent
 import pytest
+from gevent.event import Event
 
 from daemon.actions import ActionQueue, StoppingError
 from daemon.errors import RefusedError, WithdrawnError
 from shell.stop import StopSignal
 
 
-def worker(
-    queue: ActionQueue, log: list[str], name: str, stop: StopSignal | None = None, *, agent: bool = True
-) -> None:
+def worker(queue: ActionQueue, log: list[str], name: str, stop: StopSignal | None = None, agent: bool = True) -> None:
     with queue.turn(stop or StopSignal(), from_agent=agent):
         log.append(name)
         gevent.sleep(0.001)
 
 
 def test_actions_run_in_the_order_they_came() -> None:
-    queue, log = ActionQueue(), []
+    queue, log = ActionQueue(), Log()
     names = [str(number) for number in range(50)]
     gevent.joinall([gevent.spawn(worker, queue, log, name) for name in names], raise_error=True)
     assert log == names
@@ -29,7 +29,7 @@ def test_actions_run_in_the_order_they_came() -> None:
 
 
 def test_nobody_barges_in_between_two_actions() -> None:
-    queue, log = ActionQueue(), []
+    queue, log = ActionQueue(), Log()
 
     def greedy() -> None:
         for number in range(5):
@@ -58,7 +58,7 @@ def test_only_one_action_runs_at_a_time() -> None:
 
 
 def test_who_stops_waiting_leaves_the_queue() -> None:
-    queue, log, stop = ActionQueue(), [], StopSignal()
+    queue, log, stop = ActionQueue(), Log(), StopSignal()
     holder = gevent.spawn(worker, queue, log, "first")
     gevent.sleep(0)
     waiting = gevent.spawn(worker, queue, log, "gone", stop)
@@ -72,8 +72,8 @@ def test_who_stops_waiting_leaves_the_queue() -> None:
 
 
 def test_a_turn_given_to_somebody_who_left_reaches_the_next() -> None:
-    queue, log, stop = ActionQueue(), [], StopSignal()
-    release = gevent.event.Event()
+    queue, log, stop = ActionQueue(), Log(), StopSignal()
+    release = Event()
 
     def hold() -> None:
         with queue.turn(StopSignal(), from_agent=True):
@@ -92,7 +92,7 @@ def test_a_turn_given_to_somebody_who_left_reaches_the_next() -> None:
 
 
 def test_a_killed_waiter_leaves_the_queue_working() -> None:
-    queue, log = ActionQueue(), []
+    queue, log = ActionQueue(), Log()
     holder = gevent.spawn(worker, queue, log, "first")
     gevent.sleep(0)
     victim = gevent.spawn(worker, queue, log, "victim")
@@ -112,7 +112,7 @@ def test_the_turn_is_free_after_an_exception() -> None:
 
 
 def test_the_end_of_the_phase_refuses_agents_that_wait_and_stops_the_one_that_runs() -> None:
-    queue, log, running = ActionQueue(), [], StopSignal()
+    queue, log, running = ActionQueue(), Log(), StopSignal()
 
     def run() -> None:
         with queue.turn(running, from_agent=True):
@@ -121,7 +121,7 @@ def test_the_end_of_the_phase_refuses_agents_that_wait_and_stops_the_one_that_ru
     first = gevent.spawn(run)
     gevent.sleep(0)
     agent = gevent.spawn(worker, queue, log, "agent")
-    admin = gevent.spawn(worker, queue, log, "admin", None, agent=False)
+    admin = gevent.spawn(worker, queue, log, "admin", None, False)
     gevent.sleep(0)
     queue.end_agent_actions()
     with pytest.raises(RefusedError):
@@ -142,7 +142,7 @@ def test_closing_stops_everybody() -> None:
 
     first = gevent.spawn(run)
     gevent.sleep(0)
-    waiting = gevent.spawn(worker, queue, [], "admin", None, agent=False)
+    waiting = gevent.spawn(worker, queue, [], "admin", None, False)
     gevent.sleep(0)
     queue.close()
     with pytest.raises(StoppingError):
@@ -152,16 +152,14 @@ def test_closing_stops_everybody() -> None:
 
 
 def test_many_who_come_and_go_at_random_leave_the_turn_free() -> None:
-    queue, log = ActionQueue(), []
+    queue, log = ActionQueue(), Log()
     chance = random.Random(7)
 
     def visit(number: int) -> None:
         stop = StopSignal()
         timer = gevent.spawn_later(chance.random() / 50, stop.set, "gone")
-        try:
+        with contextlib.suppress(WithdrawnError):
             worker(queue, log, str(number), stop)
-        except WithdrawnError:
-            pass
         timer.kill()
 
     visitors = [gevent.spawn_later(chance.random() / 50, visit, number) for number in range(300)]
