@@ -37,6 +37,7 @@ from shell.session_protocol import (
     may_shadow,
     reports,
     startup_lines,
+    streams_failed,
 )
 from shell.session_streams import Exchange
 from shell.session_terminal import BashProcess
@@ -51,6 +52,7 @@ _LOOK_SECONDS = (0.05, 0.25, 0.5)
 _INTERRUPT_SECONDS = 0.5
 _KILL_SECONDS = 2.0
 _PROMPT_SECONDS = 1.0
+_READER_SECONDS = 0.005
 _MESSAGE_BYTES = 1 << 16
 
 RESTARTED = b"ssebench: the shell has ended and was restarted; its directory, variables, functions and jobs are gone\n"
@@ -89,6 +91,7 @@ class BashSession:
         self._heard: list[Report] = []
         self._shadowed: frozenset[int] = frozenset()
         self._checks_names = False
+        self._prompts: tuple[bytes, ...] = (b"", b"", b"")
         self._code = 0
         self._sessions: set[int] = set()
 
@@ -100,20 +103,23 @@ class BashSession:
         """
         started = time.monotonic()
         limit_s = min(filter(None, (timeout_s, self._timeout_s)), default=None)
-        bash, lost = self._ready_bash()
-        run = _Run(self, bash, command.encode(), limit_s, stop)
-        code, ending, notes = run.result()
-        if lost and not run.died:
+        text = command.encode()
+        run, notes = self._run(text, limit_s, stop)
+        if run.streams_failed:
+            # The text was not run: the shell cannot open any file, say after `ulimit -n 3`.
+            self._end_bash()
+            run, notes = self._run(text, limit_s, stop)
             notes += RESTARTED
         assert self._exchange is not None
         stdout, stderr = self._exchange.stdout.take(), self._exchange.stderr.take()
         if run.died:
             stdout.add(self._loose_output)
             stderr.add(last_words(self._messages))
-        elif ending is Ending.EXITED:
+        elif run.ending is Ending.EXITED:
             stderr.add(death_notices(self._messages))
-        self._code = code
-        return CommandResult(code, stdout.data(), _with_notes(stderr, notes), time.monotonic() - started, ending)
+        self._code = run.code
+        seconds = time.monotonic() - started
+        return CommandResult(run.code, stdout.data(), _with_notes(stderr, notes), seconds, run.ending)
 
     def close(self) -> None:
         """End the shells and all they started; a later ``execute`` starts anew."""
@@ -126,6 +132,17 @@ class BashSession:
             self._exchange.close()
             self._exchange = None
 
+    def _run(self, text: bytes, limit_s: float | None, stop: StopSignal) -> tuple[_Run, bytes]:
+        """The finished run and lines of ours for stderr."""
+        bash, lost = self._ready_bash()
+        run = _Run(self, bash, text, limit_s, stop)
+        notes = run.wait()
+        ended = self.heard(Said.ENDED)
+        if ended is not None and ended.prompts:
+            self._prompts = ended.prompts
+        run.streams_failed = run.code == 1 and not run.died and streams_failed(self._messages)
+        return run, notes + (RESTARTED if lost or run.died else b"")
+
     # What a run needs of its session.
 
     def begin(self, nonce: bytes) -> None:
@@ -136,9 +153,9 @@ class BashSession:
         self._heard = []
         self._turned.clear()
 
-    def heard(self, said: Said) -> Report | None:
-        """The first report of this kind since ``begin``."""
-        return next((report for report in self._heard if report.said is said), None)
+    def heard(self, *kinds: Said) -> Report | None:
+        """The first report of one of these kinds since ``begin``."""
+        return next((report for report in self._heard if report.said in kinds), None)
 
     def wait(self, seconds: float | None) -> None:
         """Until something happened: bash reported or died, the run was stopped. At most ``seconds``."""
@@ -154,7 +171,7 @@ class BashSession:
         assert self._exchange is not None
         in_file = belongs_in_file(text) and self._exchange.write_text(file_text(text, self._shadowed))
         self._checks_names = may_shadow(text) and not direct
-        command = Command(self._nonce, text, self._code, self._exchange.paths, self._shadowed, in_file)
+        command = Command(self._nonce, text, self._code, self._exchange.paths, self._shadowed, self._prompts, in_file)
         return direct_lines(command) if direct else command_lines(command)
 
     @property
@@ -217,8 +234,9 @@ class BashSession:
             bash.send(startup_lines(self._nonce, file.read()))
         deadline = time.monotonic() + _START_SECONDS
         while bash.is_alive and time.monotonic() < deadline:
-            if self.heard(Said.READY):
-                self._at_prompt(bash)
+            ended = self.heard(Said.ENDED)
+            if ended is not None and self._at_prompt(bash):
+                self._prompts = ended.prompts or (b"", b"", b"")
                 return bash
             self.wait(0.25)
             bash.give_end_of_file()
@@ -257,36 +275,41 @@ class _Run:
         self._stop = stop
         self._since_ticks = boot_ticks()
         self._started = time.monotonic()
+        self._direct = False
         self._ended_at: float | None = None
+        self.code = 0
+        self.ending = Ending.EXITED
         self.died = False
+        self.streams_failed = False
 
-    def result(self) -> tuple[int, Ending, bytes]:
-        """(exit code, why it ended, lines of ours for stderr)."""
+    def wait(self) -> bytes:
+        """Run it to its end, which then is in ``code``, ``ending`` and ``died``; lines of ours for stderr."""
+        note = b""
         self._stop.event.rawlink(self._session.wake)
         try:
             self._send(direct=False)
-            ending = self._wait()
-            notes = b""
-            if ending is not Ending.EXITED:
-                notes = _ending_note(ending, self._limit_s, self._stop)
+            self.ending = self._wait()
+            if self.ending is not Ending.EXITED:
+                note = _ending_note(self.ending, self._limit_s, self._stop)
                 self._end_foreground()
-            code = self._code()
+            self.code = self._code()
         finally:
             self._stop.event.unlink(self._session.wake)
-        if ending is Ending.TIMED_OUT:
-            code = 124
-        return code, ending, notes + (RESTARTED if self.died else b"")
+        if self.ending is Ending.TIMED_OUT:
+            self.code = 124
+        return note
 
     def _send(self, *, direct: bool) -> None:
+        self._direct = direct
         self._session.begin(_nonce())
         self._bash.send(self._session.lines(self._text, direct=direct))
 
     def _is_over(self) -> bool:
         """Whether bash is back at its prompt: only then has it said all that belongs to this command."""
+        if self._session.heard(Said.ENDED) is None:
+            return self._direct and self._session.heard(Said.READY) is not None
         if self._session.heard(Said.READY):
             return True
-        if self._session.heard(Said.ENDED) is None:
-            return False
         # What runs at the prompt is no part of the command and may take its time.
         self._ended_at = self._ended_at or time.monotonic()
         return time.monotonic() - self._ended_at > _PROMPT_SECONDS
@@ -299,9 +322,9 @@ class _Run:
             left = look_s if self._limit_s is None else max(0.0, min(look_s, self._limit_s - elapsed))
             self._session.wait(left)
             if self._is_over():
-                if self._session.heard(Said.STARTED) or self._session.heard(Said.ENDED):
+                if self._direct or self._session.heard(Said.STARTED):
                     return Ending.EXITED
-                # The prompt came and the text did not run: PROMPT_COMMAND is read-only.
+                # The prompt came and the text did not run: a prompt variable is read-only.
                 self._send(direct=True)
                 continue
             if not self._bash.is_alive:
@@ -316,13 +339,17 @@ class _Run:
     def _look_after(self) -> None:
         """Help a command along that would wait for a person: at the terminal, or to continue a stopped shell."""
         self._bash.give_end_of_file()
+        gevent.sleep(_READER_SECONDS)
+        # A reader has it by now. Left behind it would be a byte for a program that sets the terminal raw.
+        self._bash.drop_typed()
         state = process(self._bash.pid)
         if state is not None and state.state == "T":
             self._bash.signal(signal.SIGCONT)
 
     def _code(self) -> int:
         """The command's exit code; the shell's own when that has ended instead of reporting one."""
-        report = self._session.heard(Said.ENDED) or self._session.heard(Said.READY)
+        # ENDED comes after READY when the text was cut short; the code then is what READY found.
+        report = self._session.heard(Said.ENDED, Said.READY)
         if report is not None:
             self._bash.drop_typed()
             return report.number

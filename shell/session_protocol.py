@@ -9,8 +9,12 @@ Checked by: tests/unit/shell/test_session_protocol.py and the conformance cases.
 
 How it works. An interactive bash runs the text in PROMPT_COMMAND before it prompts, and there, unlike at its
 prompt, it neither prints "[1] 4711" for a job nor "[1]+ Done" when one ends. So each command is one line that sets
-PROMPT_COMMAND to: give the old value back, say "started", run the command's text with its own streams, say the
-exit code. A second line says that the prompt was reached; it is all that comes when the text was cut short.
+PROMPT_COMMAND to: give the user's prompt variables back, say "started", run the command's text with its own streams,
+say the exit code, take the prompt variables away again. A second line does the same after a text that was cut short,
+and says that the prompt was reached.
+
+The prompt variables are kept by the daemon between commands: nobody sees the prompt, and what they hold may run
+programs, wait, or exit.
 
 The price of the silence: what ran in the foreground stays in bash's job table until the prompt, where ``jobs`` and
 ``%1`` would meet it. Text that speaks of jobs is therefore sourced from a file, where bash clears them away at once
@@ -42,7 +46,16 @@ _JOB_WORDS = re.compile(rb"(?:^|[\s\"'])%[\d%+?-]|\b(?:jobs|fg|bg|disown)\b|\bwa
 # Bash measures the rest of the text at each quote.
 _COSTLY = 1 << 28
 
+# What bash looks at when it prompts.
+_PROMPTS = (b"PROMPT_COMMAND", b"PS1", b"PS0")
+_WORD = rb"((?:'[^'\n]*'|\\'|\$'(?:[^'\\\n]|\\.)*')*)"
+
 _LEAVE_POSIX = b"\\unset POSIXLY_CORRECT\n"
+
+_NO_STREAMS = re.compile(
+    rb"^bash: (?:/dev/null|[^:\n]*/(?:out|err|command)|redirection error|start_pipeline|pipe error): [^\n]+$",
+    re.MULTILINE,
+)
 
 # SIGINT and SIGPIPE pass without a word, as everywhere in bash.
 _DEATHS = frozenset(
@@ -63,10 +76,14 @@ class Said(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One message of bash's; ``number`` is an exit code, for SHADOWED the index of a name."""
+    """One message of bash's. ``number`` is ``$?``, for SHADOWED the index of a name.
+
+    ``prompts`` of ENDED: the values of the prompt variables, each as a word of bash's own quoting or empty.
+    """
 
     said: Said
     number: int
+    prompts: tuple[bytes, ...] = ()
 
 
 def quoted(text: bytes) -> bytes:
@@ -78,6 +95,13 @@ def _say(nonce: bytes, said: Said, number: bytes = b"$?") -> bytes:
     # Descriptor 9 is only named: the open fails, so nothing happens to it. (For 0 bash would start a process.)
     # The assignment makes the list succeed, so that neither `set -e` nor an ERR trap sees the failure.
     return b'9<"/dev/null/%s.%s.%s" || _=' % (nonce, said.value.encode(), number)
+
+
+def _say_ended(nonce: bytes) -> bytes:
+    """Says the exit code and what the prompt variables hold, and empties these."""
+    values = b"/".join(b"${%s+${%s@Q}}" % (name, name) for name in _PROMPTS)
+    empty = b" ".join(b"%s=" % name for name in _PROMPTS)
+    return b'9<"/dev/null/%s.e.$?.%s" || %s' % (nonce, values, empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +122,7 @@ class Command:
     previous_code: int
     paths: Paths
     shadowed: frozenset[int]
+    prompts: tuple[bytes, ...]
     text_in_file: bool
 
 
@@ -119,29 +144,26 @@ def file_text(text: bytes, shadowed: frozenset[int]) -> bytes:
 def command_lines(command: Command) -> bytes:
     """The lines that make bash run the command and report under its nonce."""
     nonce = command.nonce
-    body = b"; ".join(
-        (
-            b"",
-            _say(nonce, Said.STARTED),
-            _run(command),
-            _say(nonce, Said.ENDED),
-        )
-    )
+    prompts = (b"%s=%s" % pair for pair in zip(_PROMPTS, command.prompts, strict=True))
+    body = b"; ".join((*prompts, _say(nonce, Said.STARTED), _run(command), _say_ended(nonce)))
     check = _shadow_check(nonce) if may_shadow(command.text) else b""
-    # First of all the old value comes back, spliced in by bash itself: the text sees the PROMPT_COMMAND it knows.
-    old = b"PROMPT_COMMAND=${PROMPT_COMMAND+${PROMPT_COMMAND@Q}}"
-    return b" PROMPT_COMMAND=%s%s\n %s\n" % (old, quoted(body + check), _say(nonce, Said.READY))
+    return b" PROMPT_COMMAND=%s\n%s" % (quoted(body + check), _second_line(nonce))
 
 
 def direct_lines(command: Command) -> bytes:
-    """The same without PROMPT_COMMAND, for a shell where that name is read-only; bash then announces its jobs."""
+    """The same for a shell where a prompt variable is read-only; bash then announces its jobs."""
     nonce = command.nonce
     return b" %s; %s\n %s\n" % (_run(command), _say(nonce, Said.ENDED), _say(nonce, Said.READY))
 
 
 def startup_lines(nonce: bytes, setup: bytes) -> bytes:
     """The first lines of a fresh shell: ``setup`` (conf/shell.rc), then a report that it is ready."""
-    return b" \\builtin eval %s%s\n %s\n" % (quoted(setup), _shadow_check(nonce), _say(nonce, Said.READY))
+    return b" \\builtin eval %s%s\n%s" % (quoted(setup), _shadow_check(nonce), _second_line(nonce))
+
+
+def _second_line(nonce: bytes) -> bytes:
+    # READY first: where a prompt variable is read-only, emptying it makes bash drop the rest of the line.
+    return b" %s; %s\n" % (_say(nonce, Said.READY), _say_ended(nonce))
 
 
 def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:
@@ -149,8 +171,10 @@ def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:
     found: list[Report] = []
     others: list[bytes] = []
     end = 0
-    for match in re.finditer(rb"[^\n]*/dev/null/" + nonce + rb"\.([serf])\.(\d{1,3}): [^\n]*\n", data):
-        found.append(Report(Said(match[1].decode()), int(match[2])))
+    prompts = rb"(?:\." + b"/".join([_WORD] * len(_PROMPTS)) + rb")?"
+    pattern = rb"[^\n]*/dev/null/" + nonce + rb"\.([serf])\.(\d{1,3})" + prompts + rb": [^\n]*\n"
+    for match in re.finditer(pattern, data):
+        found.append(Report(Said(match[1].decode()), int(match[2]), tuple(word or b"" for word in match.groups()[2:])))
         others = [] if found[-1].said is Said.STARTED else [*others, data[end : match.start()]]
         end = match.end()
     return found, b"".join(others) + data[end:]
@@ -159,7 +183,12 @@ def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:
 def last_words(messages: bytes) -> bytes:
     """What bash wrote to its standard error after its last report, when it ended: an EXIT trap's output."""
     # With `set -x` there is our own line too, and nothing tells where it ends.
-    return b"" if b"eval -- " in messages else messages
+    return b"" if b" -- " in messages or b"/dev/null/" in messages else messages
+
+
+def streams_failed(messages: bytes) -> bool:
+    """Whether what bash wrote after STARTED means that it could not open the streams, and so did not run the text."""
+    return _NO_STREAMS.search(messages) is not None
 
 
 def death_notices(messages: bytes) -> bytes:
@@ -175,7 +204,8 @@ def _code_prefix(code: int) -> bytes:
     if code == 0:
         return b""
     # The left side of || is exempt from `set -e` and the ERR trap. 1 is by far the most frequent and needs no process.
-    return b"[[ a == b ]] || " if code == 1 else b"(\\exit %d) || " % code
+    # A substitution, not a plain subshell, which would be one of the user's jobs; POSIX mode: no function named exit.
+    return b"[[ a == b ]] || " if code == 1 else b"_=$(POSIXLY_CORRECT=1; \\exit %d) || " % code
 
 
 def _run(command: Command) -> bytes:
