@@ -8,6 +8,7 @@ Checked by: tests/unit/daemon/test_answers.py, tests/system/test_http_large.py.
 from __future__ import annotations
 
 import codecs
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -51,12 +52,14 @@ def large_answer(value: Mapping[str, Any]) -> Response:
     return streamed(_pieces(value))
 
 
-def list_answer(name: str, entries: Iterable[object]) -> Response:
-    """An object with one field, the list ``entries``, encoded one by one."""
-    return streamed(list_pieces(name, map(encode, entries)))
+def list_answer(name: str, entries: Iterable[bytes]) -> Response:
+    """An object with one field, the list of ``entries``, each of which is JSON already. A short list has a length."""
+    pieces = _list_pieces(name, entries)
+    first, second = next(pieces), next(pieces, None)
+    return encoded(first) if second is None else streamed(itertools.chain((first, second), pieces))
 
 
-def list_pieces(name: str, entries: Iterable[bytes]) -> Iterator[bytes]:
+def _list_pieces(name: str, entries: Iterable[bytes]) -> Iterator[bytes]:
     """The pieces of ``{name: [entries]}``, where each entry is JSON already."""
     piece = bytearray(encode({name: []})[:-2])
     for count, entry in enumerate(entries):

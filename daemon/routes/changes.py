@@ -6,7 +6,7 @@ from flask import Blueprint, Response
 
 from daemon import schemas
 from daemon.access import Rule
-from daemon.answers import large_answer, list_answer
+from daemon.answers import encode, large_answer, list_answer
 from daemon.routes.declare import route, services
 
 blueprint = Blueprint("changes", __name__)
@@ -22,4 +22,4 @@ def diff() -> Response:
 @route(blueprint, "GET", "/files", Rule.ANY)
 def files() -> Response:
     """The files the agent changed."""
-    return list_answer("files", map(_CHANGED_FILE.dump, services().capture.files()))
+    return list_answer("files", (encode(_CHANGED_FILE.dump(file)) for file in services().capture.files()))

@@ -7,7 +7,7 @@ import re
 from flask import Blueprint, Response, request
 
 from daemon.access import Rule
-from daemon.answers import list_pieces, streamed
+from daemon.answers import list_answer
 from daemon.errors import BadRequestError
 from daemon.routes.declare import route, services
 
@@ -22,4 +22,4 @@ def dialog() -> Response:
     if text is not None and not _INTEGER.fullmatch(text):
         raise BadRequestError("since is not an integer")
     entries = services().dialog.entries(None if text is None else int(text))
-    return streamed(list_pieces("entries", entries))
+    return list_answer("entries", entries)

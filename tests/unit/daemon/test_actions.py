@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from typing import Any
 
 import gevent
 import pytest
@@ -14,10 +15,19 @@ from daemon.errors import RefusedError, WithdrawnError
 from shell.stop import StopSignal
 
 
+class Log(list[str]):
+    """The names of the actions that ran, in order."""
+
+
 def worker(queue: ActionQueue, log: list[str], name: str, stop: StopSignal | None = None, agent: bool = True) -> None:
     with queue.turn(stop or StopSignal(), from_agent=agent):
         log.append(name)
         gevent.sleep(0.001)
+
+
+def joined(*greenlets: gevent.Greenlet[Any, Any], raising: bool = True) -> None:
+    gevent.joinall(list(greenlets), timeout=10, raise_error=raising)
+    assert all(greenlet.ready() for greenlet in greenlets)
 
 
 def test_actions_run_in_the_order_they_came() -> None:
@@ -38,7 +48,7 @@ def test_nobody_barges_in_between_two_actions() -> None:
     first = gevent.spawn(greedy)
     gevent.sleep(0)
     second = gevent.spawn(worker, queue, log, "patient")
-    gevent.joinall([first, second], raise_error=True)
+    joined(first, second)
     assert log[1] == "patient"
 
 
@@ -67,7 +77,7 @@ def test_who_stops_waiting_leaves_the_queue() -> None:
     stop.set("the client went away")
     with pytest.raises(WithdrawnError):
         waiting.get(timeout=1)
-    gevent.joinall([holder, last], raise_error=True)
+    joined(holder, last)
     assert log == ["first", "last"]
 
 
@@ -86,7 +96,7 @@ def test_a_turn_given_to_somebody_who_left_reaches_the_next() -> None:
     last = gevent.spawn(worker, queue, log, "last")
     gevent.sleep(0)
     release.set()
-    gevent.joinall([holder, gone, last])
+    joined(holder, gone, last, raising=False)
     assert log == ["last"]
     assert not queue.busy
 
@@ -99,7 +109,7 @@ def test_a_killed_waiter_leaves_the_queue_working() -> None:
     last = gevent.spawn(worker, queue, log, "last")
     gevent.sleep(0)
     victim.kill()
-    gevent.joinall([holder, last], raise_error=True)
+    joined(holder, last)
     assert log == ["first", "last"]
 
 
@@ -126,7 +136,7 @@ def test_the_end_of_the_phase_refuses_agents_that_wait_and_stops_the_one_that_ru
     queue.end_agent_actions()
     with pytest.raises(RefusedError):
         agent.get(timeout=1)
-    gevent.joinall([first, admin], raise_error=True)
+    joined(first, admin)
     assert running.reason == "the agent phase ended"
     assert log == ["admin"]
     with pytest.raises(RefusedError), queue.turn(StopSignal(), from_agent=True):

@@ -19,9 +19,8 @@ from sse.version import __version__
 
 DOCUMENT: dict[str, Any] = yaml.safe_load(Path(schemas.__file__).with_name("openapi.yaml").read_text("utf-8"))
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
-OPERATIONS = [
-    (path, method, DOCUMENT["paths"][path][method]) for path in DOCUMENT["paths"] for method in DOCUMENT["paths"][path]
-]
+PATHS: dict[str, Any] = DOCUMENT["paths"]
+OPERATIONS = [(path, method, PATHS[path][method]) for path in PATHS for method in PATHS[path]]
 
 # The specification, written down a second time: neither document may drift from it unnoticed.
 SPECIFIED = {
