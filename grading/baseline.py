@@ -198,11 +198,12 @@ class _FileCopy:
             view = view[os.write(self._fd, view) :]
 
     def finish(self) -> None:
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1
+        os.close(fd)
 
     def discard(self) -> None:
-        os.close(self._fd)
-        raise BaselineError("a file changed while the base was taken")
+        if self._fd >= 0:
+            self.finish()
 
 
 class _LinkCopy:

@@ -95,7 +95,7 @@ def read_log(source: str, agent: Account, initial: str) -> bytes:
 def check_single_commit(source: str, agent: Account) -> None:
     """Raise SourceHistoryError when the repository in ``source`` holds more than the objects of its one commit."""
     with _repository(source, agent) as repository:
-        found = _more_than_one_commit(repository)
+        found = _more_than_one_commit(source, repository)
     if found:
         raise SourceHistoryError(
             f"{source} is not a repository of one commit: {found}; the answer could be in there. "
@@ -103,11 +103,12 @@ def check_single_commit(source: str, agent: Account) -> None:
         )
 
 
-def _more_than_one_commit(repository: _Repository) -> str | None:
+def _more_than_one_commit(source: str, repository: _Repository) -> str | None:
     """What the repository holds beyond one commit, in words."""
-    if not os.path.lexists(repository.git_dir):
+    own = os.path.join(source, ".git")
+    if not os.path.lexists(own):
         return None
-    if not os.path.isdir(repository.git_dir) or os.path.islink(repository.git_dir):
+    if not os.path.isdir(own) or os.path.islink(own):
         return "its .git is a link or a file that points elsewhere"
     for name, meaning in _SUSPICIOUS.items():
         if _holds_anything(os.path.join(repository.git_dir, name)):

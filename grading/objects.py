@@ -83,7 +83,11 @@ class BlobWriter:
         self._pack = zlib.compressobj(0)
         self._path = store.partial_path()
         self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115
-        self._write(self._pack.compress(header))
+        try:
+            self._write(self._pack.compress(header))
+        except BaseException:
+            self.discard()
+            raise
 
     def write(self, data: bytes) -> None:
         """The next piece."""

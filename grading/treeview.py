@@ -10,6 +10,7 @@ Checked by: tests/system/test_capture_cases.py, tests/system/test_capture_proper
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from zlib import crc32
@@ -123,9 +124,13 @@ class TreeView:
         if blob is not None and self._store.holds(blob.oid):
             return blob
         writer = BlobWriter(self._store, base.size)
+        digest = hashlib.sha256()
         try:
             for piece in self._baseline.content(path):
+                digest.update(piece)
                 writer.write(piece)
+            if digest.digest() != base.digest:
+                raise CaptureError(f"the kept copy of {os.fsdecode(path)!a} is not what it was at start-up")
             blob = self._base_blobs[path] = Blob(base.kind, writer.finish(), base.size)
         except BaseException:
             writer.discard()
@@ -220,11 +225,7 @@ class _Arriving:
         self._writer = view.writer(size)
 
     def write(self, data: bytes) -> None:
-        try:
-            self._writer.write(data)
-        except OSError:
-            self._writer.discard()
-            raise
+        self._writer.write(data)
 
     def finish(self) -> None:
         self._view.found_different(self._path, Blob(self._kind, self._writer.finish(), self._size))

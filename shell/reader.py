@@ -73,7 +73,7 @@ class Content(Protocol):
         """All pieces came."""
 
     def discard(self) -> None:
-        """The pieces so far are void."""
+        """The pieces so far are void; also called when ``write`` or ``finish`` failed."""
 
 
 class ReadSink(Protocol):
@@ -116,7 +116,12 @@ class ReaderProcess:
             raise
         finally:
             child.close()
-        self._send(b"I", struct.pack(">HH", part, parts) + root)
+        try:
+            with self._exchange():
+                self._send(b"I", struct.pack(">HH", part, parts) + root)
+        except BaseException:
+            self.close()
+            raise
 
     def scan(self) -> list[tuple[bytes, bytes]]:
         """(kind, path) of everything that changed since the last scan; kinds: see ``tree_reader.kind_of``, and
@@ -158,38 +163,26 @@ class ReaderProcess:
 
     def _read_one(self, request: ReadRequest, answers: Iterator[tuple[bytes, bytes]], sink: ReadSink) -> None:
         content: Content | None = None
-        for kind, payload in answers:
-            self._turns.take()
-            if kind == b"D" and content is not None:
-                content.write(payload)
-            elif kind == b"C":
-                content = sink.content(request, payload[:1], struct.unpack(">Q", payload[1:])[0])
-            elif kind == b"A" and content is not None:
+        try:
+            for kind, payload in answers:
+                self._turns.take()
+                if kind == b"D" and content is not None:
+                    content.write(payload)
+                elif kind == b"C":
+                    content = sink.content(request, payload[:1], struct.unpack(">Q", payload[1:])[0])
+                elif kind == b"A" and content is not None:
+                    content.discard()
+                    content = None
+                elif kind == b"F" and content is not None:
+                    content.finish()
+                    return
+                else:
+                    _finish_one(request, kind, payload, sink)
+                    return
+        except BaseException:
+            if content is not None:
                 content.discard()
-                content = None
-            else:
-                self._finish_one(request, kind, payload, content, sink)
-                return
-
-    def _finish_one(
-        self, request: ReadRequest, kind: bytes, payload: bytes, content: Content | None, sink: ReadSink
-    ) -> None:
-        if kind == b"F" and content is not None:
-            content.finish()
-        elif kind == b"c":
-            content = sink.content(request, payload[:1], len(payload) - 1)
-            content.write(payload[1:])
-            content.finish()
-        elif kind == b"=":
-            sink.same(request, payload)
-        elif kind == b"B":
-            sink.too_big(request)
-        elif kind == b"L":
-            raise ReaderError(f"{os.fsdecode(request.path)!a} cannot be opened: a lease is held on it")
-        elif kind == b"U":
-            sink.unreadable(request)
-        else:
-            sink.gone(request)
+            raise
 
     @contextlib.contextmanager
     def _exchange(self) -> Iterator[None]:
@@ -249,6 +242,28 @@ class ReaderProcess:
         finally:
             if fd is not None:
                 os.close(fd)
+
+
+def _finish_one(request: ReadRequest, kind: bytes, payload: bytes, sink: ReadSink) -> None:
+    """Pass on an answer that is one frame."""
+    if kind == b"c":
+        content = sink.content(request, payload[:1], len(payload) - 1)
+        try:
+            content.write(payload[1:])
+            content.finish()
+        except BaseException:
+            content.discard()
+            raise
+    elif kind == b"=":
+        sink.same(request, payload)
+    elif kind == b"B":
+        sink.too_big(request)
+    elif kind == b"L":
+        raise ReaderError(f"{os.fsdecode(request.path)!a} cannot be opened: a lease is held on it")
+    elif kind == b"U":
+        sink.unreadable(request)
+    else:
+        sink.gone(request)
 
 
 def _look_for(operation: bytes, root: bytes, path: bytes, uid: int) -> tuple[bytes, int | None]:

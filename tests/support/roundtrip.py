@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,18 @@ GIT_ENV = {
     "GIT_COMMITTER_NAME": "toy",
     "GIT_COMMITTER_EMAIL": "toy@example.invalid",
 }
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """A directory open to all users, in memory where possible: hundreds of trees are synced to it."""
+    parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    path = Path(tempfile.mkdtemp(prefix="ssebench-test-", dir=parent))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def agent_account() -> Account:
@@ -90,7 +103,7 @@ def ignored_names(tree: Tree, names: set[bytes], scratch: Path) -> set[bytes]:
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     rules = {p: d for p, (kind, d) in tree.items() if os.path.basename(p) == b".gitignore" and kind in ("file", "exec")}
-    for path in [*rules, *sorted(names - rules.keys())]:
+    for path in [*rules, *tree, *sorted(names - tree.keys())]:
         whole = os.path.join(os.fsencode(scratch), path)
         try:
             os.makedirs(os.path.dirname(whole), exist_ok=True)
@@ -143,8 +156,13 @@ class World:
         self.results = self.root / "results"
         self.clone_at_start: Tree = {}
 
-    def lay_out(self, files: Mapping[bytes, tuple[str, bytes]], *, setup: str = "", clone_git: bool = False) -> None:
-        """Write the source tree, run ``setup`` (bash) in it, commit what is not ignored, and copy it as the clone."""
+    def lay_out(
+        self, files: Mapping[bytes, tuple[str, bytes]], *, setup: str = "", clone: str = "", clone_git: bool = False
+    ) -> None:
+        """Write the source tree, run ``setup`` (bash) in it, commit what is not ignored, and copy it as the clone.
+
+        ``clone`` is bash that is run in the clone then; the clone keeps its repository only with ``clone_git``.
+        """
         self.source.mkdir(parents=True)
         for path, (kind, data) in files.items():
             put(self.source, path, kind, data)
@@ -157,9 +175,9 @@ class World:
             ["commit", "-q", "--allow-empty", "-m", "initial"],
         ):
             subprocess.run([*git, *command], cwd=self.source, env=GIT_ENV, check=True, capture_output=True)
-        self._finish(clone_git)
+        self._finish(clone, clone_git)
 
-    def _finish(self, clone_git: bool) -> None:
+    def _finish(self, clone: str, clone_git: bool) -> None:
         listed = subprocess.run(
             ["git", "ls-tree", "-r", "-z", "--name-only", "HEAD"],
             cwd=self.source,
@@ -171,6 +189,8 @@ class World:
         subprocess.run(["cp", "-a", str(self.source), str(self.clone)], check=True)
         if not clone_git:
             shutil.rmtree(self.clone / ".git")
+        if clone:
+            subprocess.run(["bash", "-ec", clone], cwd=self.clone, env=GIT_ENV, check=True)
         if is_isolated():
             subprocess.run(["chown", "-hR", f"{self.agent.uid}:{self.agent.gid}", str(self.source)], check=True)
             self.clone.chmod(0o700)
