@@ -43,7 +43,8 @@ def give_up(reason: str) -> None:
 
 
 def prepare(task_id: str, root: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "ROOT": str(root), "SSE_AGENT_USER": agent_name(), "HOME": "/root"}
+    # The caller's environment, for it says how this machine reaches the package registries.
+    environment = {**os.environ, "ROOT": str(root), "SSE_AGENT_USER": agent_name()}
     return subprocess.run(
         [str(DEMO / task_id / "prepare.sh")],
         env={**environment, **more},

@@ -141,7 +141,7 @@ def test_hostile_text_stays_in_its_place(text: str) -> None:
 MARKDOWN = st.text(st.sampled_from("`~#>-*_=<![]()\\ \t\n\r0.ax\u20ac"), max_size=30)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(issue=MARKDOWN, bug=MARKDOWN, report=MARKDOWN, script=MARKDOWN)
 def test_any_text_stays_in_its_place(issue: str, bug: str, report: str, script: str) -> None:
     prompt = build_prompt(metadata(issue=f"a{issue}", bug=f"b\n{bug}", reports=[f"c{report}"], build=script))

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tasks.folder import read_dataset
 from tasks.manifest import check_images_lock
-from tests.unit.tasks.folders import DOCKERFILE, TASK_ID, apply_step, write, write_dataset
+from tests.unit.tasks.folders import CONFIG, DOCKERFILE, TASK_ID, apply_step, write, write_dataset
 
 CASES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "broken_folders.yaml").read_text("utf-8"))
 
@@ -70,3 +72,50 @@ def test_every_way_to_copy_is_understood(tmp_path: Path, copies: str) -> None:
     text = "\n".join([*kept, "COPY sse/diffs/ /ssebench/diffs/", copies]) + "\n"
     write(path / TASK_ID / "Dockerfile", text.encode())
     assert [str(problem) for problem in read_dataset(str(path)).all_problems()] == []
+
+
+LINES = st.sampled_from(
+    [
+        "FROM a",
+        "FROM",
+        "ARG",
+        "ARG SSEBENCH_REGISTRY",
+        "COPY",
+        "COPY a",
+        "COPY sse/ /",
+        "COPY . .",
+        "COPY [",
+        'COPY ["a", 1]',
+        "COPY sse/* /ssebench/*",
+        "COPY --x",
+        "COPY --from=a b c",
+        "WORKDIR",
+        "WORKDIR ../..",
+        "RUN <<E",
+        "E",
+        "\\",
+        "# \\",
+        "\tCOPY  a\tb",
+        "ADD https://example.org/x /ssebench/",
+        "COPY ** /x",
+        "COPY ?[ (+ /x",
+        "FROM ${SSEBENCH_REGISTRY}/a:b AS c",
+        "\ufeffFROM x",
+        "\r",
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def one_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("fuzz"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(dockerfile=st.lists(LINES, max_size=8).map("\n".join), cut=st.integers(0, 900), junk=st.binary(max_size=8))
+def test_no_folder_raises_anything(one_dataset: Path, dockerfile: str, cut: int, junk: bytes) -> None:
+    write(one_dataset / TASK_ID / "Dockerfile", dockerfile.encode())
+    data = CONFIG.encode()
+    write(one_dataset / TASK_ID / "sse" / "config.yaml", data[:cut] + junk + data[cut + len(junk) :])
+    for problem in read_dataset(str(one_dataset)).all_problems():
+        assert str(problem).isprintable() and problem.message
