@@ -52,7 +52,7 @@ _LOOK_SECONDS = (0.05, 0.25, 0.5)
 _INTERRUPT_SECONDS = 0.5
 _KILL_SECONDS = 2.0
 _PROMPT_SECONDS = 1.0
-_READER_SECONDS = 0.005
+_READER_SECONDS = 0.02
 _MESSAGE_BYTES = 1 << 16
 
 RESTARTED = b"ssebench: the shell has ended and was restarted; its directory, variables, functions and jobs are gone\n"
@@ -157,10 +157,11 @@ class BashSession:
         """The first report of one of these kinds since ``begin``."""
         return next((report for report in self._heard if report.said in kinds), None)
 
-    def wait(self, seconds: float | None) -> None:
-        """Until something happened: bash reported or died, the run was stopped. At most ``seconds``."""
-        self._turned.wait(seconds)
+    def wait(self, seconds: float | None) -> bool:
+        """Until something happened: bash reported or died, the run was stopped. False when ``seconds`` went by."""
+        happened = self._turned.wait(seconds)
         self._turned.clear()
+        return happened
 
     def wake(self, _: object = None) -> None:
         """End the current ``wait``."""
@@ -317,31 +318,29 @@ class _Run:
     def _wait(self) -> Ending:
         looks = 0
         while True:
-            elapsed = time.monotonic() - self._started
-            look_s = _LOOK_SECONDS[min(looks, len(_LOOK_SECONDS) - 1)]
-            left = look_s if self._limit_s is None else max(0.0, min(look_s, self._limit_s - elapsed))
-            self._session.wait(left)
             if self._is_over():
                 if self._direct or self._session.heard(Said.STARTED):
                     return Ending.EXITED
                 # The prompt came and the text did not run: a prompt variable is read-only.
                 self._send(direct=True)
-                continue
             if not self._bash.is_alive:
                 return Ending.EXITED
             if self._stop.is_set():
                 return Ending.STOPPED
-            if self._limit_s is not None and time.monotonic() - self._started >= self._limit_s:
+            elapsed = time.monotonic() - self._started
+            if self._limit_s is not None and elapsed >= self._limit_s:
                 return Ending.TIMED_OUT
-            looks += 1
-            self._look_after()
+            look_s = _LOOK_SECONDS[min(looks, len(_LOOK_SECONDS) - 1)]
+            wait_s = look_s if self._limit_s is None else min(look_s, self._limit_s - elapsed)
+            if not self._session.wait(wait_s):
+                looks += 1
+                self._look_after()
 
     def _look_after(self) -> None:
         """Help a command along that would wait for a person: at the terminal, or to continue a stopped shell."""
         self._bash.give_end_of_file()
-        gevent.sleep(_READER_SECONDS)
-        # A reader has it by now. Left behind it would be a byte for a program that sets the terminal raw.
-        self._bash.drop_typed()
+        self._session.wait(_READER_SECONDS)
+        self._bash.settle()
         state = process(self._bash.pid)
         if state is not None and state.state == "T":
             self._bash.signal(signal.SIGCONT)
@@ -351,7 +350,7 @@ class _Run:
         # ENDED comes after READY when the text was cut short; the code then is what READY found.
         report = self._session.heard(Said.ENDED, Said.READY)
         if report is not None:
-            self._bash.drop_typed()
+            self._bash.settle()
             return report.number
         self.died = True
         return self._session.forget_bash()

@@ -3,7 +3,7 @@
 Runs as: root up to the fork; bash runs as the account given.
 Distrusts: bash, once the agent's text has run in it, and everything written to the terminal.
 Promises: bash gets no descriptor of the daemon's but its own input and message pipe; what is written to the terminal
-  is read and dropped, so it never fills; a reader of the terminal can be given end of file whatever mode it is in.
+  is read and dropped, so it never fills; whoever reads the terminal can be given end of file.
 Does not promise: that bash ever answers.
 Checked by: tests/system/test_bash_session.py.
 """
@@ -103,6 +103,7 @@ class BashProcess:
         self._child.ptyproc.delayafterclose = self._child.ptyproc.delayafterterminate = 0.0
         # Our own end of the terminal, found through the master and not through a path.
         self._terminal = ioctl(self._child.child_fd, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        self._mode = termios.tcgetattr(self._terminal)
         self._screen = Reader(os.dup(self._child.child_fd), lambda data: None)
         self._pidfd = os.pidfd_open(self.pid)
         self._death = gevent.get_hub().loop.io(self._pidfd, 1)
@@ -133,23 +134,25 @@ class BashProcess:
     def give_end_of_file(self) -> None:
         """Whoever reads the terminal now gets end of file.
 
-        In raw mode there is no such thing, so the terminal goes back to lines first. What was typed before is
-        dropped: unread ends of file must not pile up.
+        Raw mode knows none, and who already waits in it wants a byte. So the terminal leaves raw mode, and such a
+        reader gets the byte that stands for end of file, quoted, and then end of file.
         """
         with contextlib.suppress(OSError, termios.error):
-            mode = termios.tcgetattr(self._terminal)
-            if not mode[3] & termios.ICANON:
-                mode[3] |= termios.ICANON | termios.ISIG
-            mode[6][termios.VEOF] = b"\x04"
-            termios.tcsetattr(self._terminal, termios.TCSANOW, mode)
-            termios.tcflush(self._terminal, termios.TCIFLUSH)
+            # Output that was stopped (Ctrl-S) would hold its writer for ever.
             termios.tcflow(self._terminal, termios.TCOON)
-            os.write(self._child.child_fd, b"\x04")
+            control = self._mode[6]
+            typed = bytes(control[termios.VEOF])
+            if not termios.tcgetattr(self._terminal)[3] & termios.ICANON:
+                termios.tcsetattr(self._terminal, termios.TCSANOW, self._mode)
+                typed = bytes(control[termios.VLNEXT]) + 3 * typed
+            os.write(self._child.child_fd, typed)
 
-    def drop_typed(self) -> None:
-        """Forget an end of file that nobody read: the next program that reads the terminal gets its own."""
+    def settle(self) -> None:
+        """Put the terminal back into its first mode and forget an end of file that nobody read."""
         with contextlib.suppress(OSError, termios.error):
             termios.tcflush(self._terminal, termios.TCIFLUSH)
+            if termios.tcgetattr(self._terminal) != self._mode:
+                termios.tcsetattr(self._terminal, termios.TCSANOW, self._mode)
 
     def foreground_group(self) -> int:
         """The process group that the terminal's signals go to, 0 when there is none."""

@@ -4,7 +4,7 @@ A case has a ``name`` and either ``steps`` or is a single step itself. A step:
 
 - ``run``: the command. ``timeout``: the request's own limit in seconds. ``pause_s``: wait before it.
 - ``code``: the exit code or a list of allowed ones; 0 when left out.
-- ``stdout``, ``stderr``: exact; empty when left out. ``stdout_like``, ``stderr_like``: a regular expression to search for.
+- ``stdout``, ``stderr``: exact; empty when left out. ``stdout_like``, ``stderr_like``: a regular expression.
 - ``timed_out``, ``restarted``: stderr ends with that line of the daemon's ("maybe": it may).
 - ``within_s``: the answer must come within so many seconds.
 

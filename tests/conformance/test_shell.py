@@ -29,6 +29,7 @@ STARTUP_FILES = {
 def daemon(request: pytest.FixtureRequest, test_users: TestUsers) -> Iterator[LiveDaemon]:
     """A daemon whose agent has this ~/.bashrc."""
     with scratch() as root, startup_file(test_users.agent, STARTUP_FILES[request.param]), live_daemon(root) as live:
+        assert live.agent.get("/files").status_code == 200  # from now on no process of the daemon's own comes and goes
         live.bash("true")
         end_processes(test_users.agent)
         yield live
