@@ -47,15 +47,20 @@ def _read(path: str) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError:
         return None
-    with open(fd, "rb") as file:
+    try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size <= MAX_BYTES:
             return None
         parts = []
-        while part := file.read(_PIECE_BYTES):
+        while part := os.read(fd, _PIECE_BYTES):
             parts.append(part)
             gevent.sleep(0)
-        return b"".join(parts) if sum(map(len, parts)) <= MAX_BYTES else None
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    data = b"".join(parts)
+    return data if len(data) <= MAX_BYTES else None
 
 
 def _shown(value: Any) -> dict[str, Any]:
