@@ -125,7 +125,7 @@ def test_untouched_it_is_failed_and_repaired_it_is_passed(laid_out: LaidOut, mon
 def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
     bin_directory = tmp_path / "bin"
     bin_directory.mkdir()
-    for program in ("bash", "dirname", "basename", "mktemp", "mkdir", "rm", "id", "tr", "cat"):
+    for program in ("bash", "dirname", "basename", "mktemp", "mkdir", "rm", "id", "tr", "cut", "cat"):
         (bin_directory / program).symlink_to(shutil.which(program) or "/bin/false")
     done = prepare("minimist-CVE-2021-44906", tmp_path / "root", PATH=str(bin_directory))
     assert done.returncode == 1
