@@ -22,7 +22,6 @@ from shell.accounts import Account
 from shell.command import CommandResult, Ending
 from shell.environment import shell_environment
 from shell.errors import CommandError
-from shell.output import BoundedOutput
 from shell.session_processes import boot_ticks, descendants, end_all, foreground, in_sessions, process, send_signal
 from shell.session_protocol import (
     Command,
@@ -38,6 +37,7 @@ from shell.session_protocol import (
     reports,
     startup_lines,
     streams_failed,
+    without_reports,
 )
 from shell.session_streams import Exchange
 from shell.session_terminal import BashProcess
@@ -117,9 +117,10 @@ class BashSession:
             stderr.add(last_words(self._messages))
         elif run.ending is Ending.EXITED:
             stderr.add(death_notices(self._messages))
+        complaints = without_reports(self._nonce, stderr.data()) if run.died else stderr.data()
         self._code = run.code
         seconds = time.monotonic() - started
-        return CommandResult(run.code, stdout.data(), _with_notes(stderr, notes), seconds, run.ending)
+        return CommandResult(run.code, stdout.data(), _with_notes(complaints, notes), seconds, run.ending)
 
     def close(self) -> None:
         """End the shells and all they started; a later ``execute`` starts anew."""
@@ -406,9 +407,8 @@ def _ending_note(ending: Ending, limit_s: float | None, stop: StopSignal) -> byt
     return b"ssebench: the command was stopped because %s\n" % (stop.reason or "").encode()
 
 
-def _with_notes(output: BoundedOutput, notes: bytes) -> bytes:
-    """The stream, then our lines, each on a line of its own."""
-    data = output.data()
+def _with_notes(data: bytes, notes: bytes) -> bytes:
+    """stderr, then our lines, each on a line of its own."""
     if notes and data and not data.endswith(b"\n"):
         data += b"\n"
     return data + notes

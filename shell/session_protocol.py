@@ -186,6 +186,11 @@ def last_words(messages: bytes) -> bytes:
     return b"" if b" -- " in messages or b"/dev/null/" in messages else messages
 
 
+def without_reports(nonce: bytes, stderr: bytes) -> bytes:
+    """A dead shell's stderr without our reports: it got them when the command had closed bash's own descriptors."""
+    return re.sub(rb"[^\n]*" + nonce + rb"[^\n]*\n", b"", stderr) if nonce in stderr else stderr
+
+
 def streams_failed(messages: bytes) -> bool:
     """Whether what bash wrote after STARTED means that it could not open the streams, and so did not run the text."""
     return _NO_STREAMS.search(messages) is not None

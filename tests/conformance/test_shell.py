@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from shell.accounts import Account, find_account
+from shell.accounts import find_account
 from shell.processes import end_processes
 from tests.conformance.cases import Case, load_cases
 from tests.support.live import LiveDaemon, live_daemon, scratch
+from tests.support.shells import startup_file
 from tests.support.users import TestUsers, agent_name
 
 pytestmark = pytest.mark.users
@@ -33,21 +32,6 @@ def daemon(request: pytest.FixtureRequest, test_users: TestUsers) -> Iterator[Li
         live.bash("true")
         end_processes(test_users.agent)
         yield live
-
-
-@contextmanager
-def startup_file(agent: Account, text: str) -> Iterator[None]:
-    """Replace the agent's ~/.bashrc for a while."""
-    path = Path(agent.home) / ".bashrc"
-    before = path.read_bytes() if path.exists() else None
-    path.write_text(text)
-    try:
-        yield
-    finally:
-        if before is None:
-            path.unlink()
-        else:
-            path.write_bytes(before)
 
 
 @pytest.fixture
