@@ -17,7 +17,9 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (self.file, self.key, self.message) if part)
+        """One line, safe for a terminal whatever the file's keys hold."""
+        line = ": ".join(part for part in (self.file, self.key, self.message) if part)
+        return "".join(c if c.isprintable() else "?" for c in line)
 
     def below(self, folder: str) -> Problem:
         """The same problem, its file named from one folder further up."""

@@ -98,3 +98,8 @@ def test_all_problems_of_a_config_come_at_once(bench: Path) -> None:
     text = config.read_text().replace("toy-1", "toy 1").replace("language: shell", "language: 7")
     config.write_text(text.replace("sanitizer: none", "sanitizers: none"))
     assert sorted(line.split(":")[1].strip() for line in problems(bench)) == ["id", "language", "sanitizers"]
+
+
+def test_a_problem_is_one_line_whatever_a_key_is(bench: Path) -> None:
+    (bench / "config.yaml").write_bytes((bench / "config.yaml").read_bytes() + b'"\\e[2J\\nid": 1\n')
+    assert problems(bench) == ["config.yaml: ?[2J?id: unknown key"]
