@@ -16,14 +16,13 @@ from daemon.access import Kind, check_origin
 from daemon.answers import answer
 from daemon.errors import RequestError
 from daemon.http_handler import LISTENER_KEY
-from daemon.http_head import MAX_BODY_BYTES
 from daemon.routes import changes, dialog, grading, task, tools
 from daemon.routes.declare import rule_of
 from daemon.services import Services
 from shell.errors import InvalidArgument, SSEBenchError
 
 _LOG = logging.getLogger("ssebench.daemon")
-_MESSAGES = {404: "no such endpoint", 405: "the endpoint does not serve this method", 413: "the body is too large"}
+_MESSAGES = {404: "no such endpoint", 405: "the endpoint does not serve this method"}
 
 
 class App(Flask):
@@ -42,7 +41,7 @@ class App(Flask):
 def create_app(services: Services) -> Flask:
     """The app on ``services``. Where a request came in is in its environ; without that it counts as the agent's."""
     app = App("daemon", static_folder=None, template_folder=None)
-    app.config.update(MAX_CONTENT_LENGTH=MAX_BODY_BYTES, PROPAGATE_EXCEPTIONS=False)
+    app.config["PROPAGATE_EXCEPTIONS"] = False
     app.extensions["ssebench"] = services
     # One path per endpoint: no redirect from //admin to /admin, none from /version/ to /version.
     app.url_map = Map(strict_slashes=True, merge_slashes=False, host_matching=False)

@@ -18,7 +18,7 @@ MAX_REQUEST_LINE_BYTES = 8 * 1024
 MAX_FIELDS = 100
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
-_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([\x21-\x7e\x80-\xff]+) HTTP/([0-9]\.[0-9])")
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) ([\x21-\x7e]+) HTTP/([0-9]\.[0-9])")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _ABSOLUTE = re.compile(r"https?://([^/?#]*)(.*)", re.IGNORECASE)

@@ -92,6 +92,12 @@ class Stream:
             raise BadRequestError("a line of the chunked body is malformed")
         return line[:-1]
 
+    def say_continue(self) -> None:
+        """Ask for the body. A client that is gone by now is noticed when nothing comes."""
+        self.socket.settimeout(BODY_SECONDS)
+        with contextlib.suppress(OSError):
+            self.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+
     def linger(self, seconds: float, limit_bytes: int) -> None:
         """After the last answer: say that nothing more comes, and take in what the client is still sending.
 
@@ -190,7 +196,7 @@ class Body:
             return
         self._started = True
         if self._expects_continue:
-            self._stream.socket.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._stream.say_continue()
         self._stream.start_deadline(BODY_SECONDS)
 
     def _end_part(self) -> None:

@@ -7,7 +7,7 @@ from flask import Blueprint, Response, request
 from daemon import schemas
 from daemon.access import Rule
 from daemon.answers import answer, large_answer
-from daemon.bodies import ignore_body
+from daemon.bodies import read_body
 from daemon.connection import UnknownClient, stopped_when_gone
 from daemon.http_handler import CLIENT_KEY
 from daemon.routes.declare import route, services
@@ -33,7 +33,7 @@ def final_diff() -> Response:
 @route(blueprint, "POST", "/prepare_grading", Rule.ADMIN)
 def prepare_grading() -> Response:
     """Save the agent's diff and apply it to the copy that is graded."""
-    ignore_body(request)
+    read_body(request)
     found = services()
     found.end_agent_phase()
     client = request.environ.get(CLIENT_KEY) or UnknownClient()
@@ -46,6 +46,6 @@ def prepare_grading() -> Response:
 @route(blueprint, "POST", "/admin/agent_exited", Rule.ADMIN)
 def agent_exited() -> Response:
     """End the agent phase."""
-    ignore_body(request)
+    read_body(request)
     services().end_agent_phase()
     return answer(_SUCCESS)

@@ -59,7 +59,7 @@ class RawClient:
         assert first.startswith("HTTP/1.1 "), first
         status = int(first.split()[1])
         fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        if method == "HEAD" or status in (204, 304):
+        if method == "HEAD" or status < 200 or status in (204, 304):
             return RawAnswer(status, fields, b"")
         if fields.get("transfer-encoding") == "chunked":
             body = b""

@@ -49,6 +49,7 @@ REFUSED_HEADS: dict[str, tuple[str | bytes, int]] = {
     "http 1.2": ("GET /version HTTP/1.2\n\n", 505),
     "no number": ("GET /version HTTP/x\n\n", 400),
     "two spaces": ("GET  /version HTTP/1.1\n\n", 400),
+    "a character that is not ASCII in the target": (b"GET /version?x=\xe9 HTTP/1.1\r\n\r\n", 400),
     "space in the target": ("GET /ver sion HTTP/1.1\n\n", 400),
     "tab for space": ("GET\t/version\tHTTP/1.1\n\n", 400),
     "bare LF": (b"GET /version HTTP/1.1\nHost: x\r\n\r\n", 400),
@@ -309,7 +310,7 @@ def test_the_access_log_has_one_escaped_line_per_request(daemon: LiveDaemon) -> 
     mark = f"/log-{time.time()}"
     for address in (daemon.env["SSE_DAEMON_SOCKET"], daemon.http_port, daemon.env["SSE_ADMIN_SOCKET"]):
         with RawClient(address) as client:
-            client.ask(f"GET {mark}\x9b%0a?\xe9 HTTP/1.1\n\n")
+            client.ask(f"GET {mark}%0a?%9b HTTP/1.1\n\n")
             client.ask(post(f"{mark}-body", '{"secret-body":1}'))
     gevent.sleep(0.1)
     lines = [line for line in daemon.log().splitlines() if mark in line]
@@ -319,5 +320,4 @@ def test_the_access_log_has_one_escaped_line_per_request(daemon: LiveDaemon) -> 
     assert len(lines) == 6
     for line in lines:
         assert re.fullmatch(pattern, line), line
-        assert "\x9b" not in line
     assert "secret-body" not in daemon.log()
