@@ -86,6 +86,16 @@ class Report:
     prompts: tuple[bytes, ...] = ()
 
 
+_KINDS = {kind.value.encode(): kind for kind in Said}
+# Compiled once: the nonce is compared afterwards.
+_REPORT = re.compile(
+    rb"[^\n]*/dev/null/([0-9a-f]{24})\.([serf])\.(\d{1,3})"
+    + rb"(?:\."
+    + b"/".join([_WORD] * len(_PROMPTS))
+    + rb")?: [^\n]*\n"
+)
+
+
 def quoted(text: bytes) -> bytes:
     """``text`` as one bash word without a newline, which bash turns back into exactly these bytes."""
     return b"$'" + _SPECIAL.sub(lambda match: _ESCAPES[match[0]], text) + b"'"
@@ -171,10 +181,11 @@ def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:
     found: list[Report] = []
     others: list[bytes] = []
     end = 0
-    prompts = rb"(?:\." + b"/".join([_WORD] * len(_PROMPTS)) + rb")?"
-    pattern = rb"[^\n]*/dev/null/" + nonce + rb"\.([serf])\.(\d{1,3})" + prompts + rb": [^\n]*\n"
-    for match in re.finditer(pattern, data):
-        found.append(Report(Said(match[1].decode()), int(match[2]), tuple(word or b"" for word in match.groups()[2:])))
+    for match in _REPORT.finditer(data):
+        if match[1] != nonce:
+            continue
+        said, number, *prompts = match.groups()[1:]
+        found.append(Report(_KINDS[said], int(number), tuple(word or b"" for word in prompts)))
         others = [] if found[-1].said is Said.STARTED else [*others, data[end : match.start()]]
         end = match.end()
     return found, b"".join(others) + data[end:]
