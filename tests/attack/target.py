@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import secrets
 import shlex
 import shutil
 import subprocess
@@ -23,7 +25,8 @@ from tests.support.live import LiveDaemon, live_daemon, scratch
 from tests.support.toy_task import TREE, lay_out
 from tests.support.users import TestUsers
 
-CANARY = "c4n4ry-7f3a91"
+# New in each run: a copy of these very tests that somebody keeps in /tmp is no leak.
+CANARY = f"canary-{secrets.token_hex(8)}"
 # Code of the agent's that a build runs as the runner.
 HOOK = "hook.sh"
 BUILD = f"#!/bin/sh\nset -u\nmkdir -p out\ncp app.sh out/app\nif [ -f {HOOK} ]; then bash ./{HOOK}; fi\necho built\n"
@@ -45,6 +48,7 @@ class Target:
     started: Path
     answers: list[str] = field(default_factory=list)
     hashes: dict[str, str] = field(default_factory=dict)
+    graded: bool = False
 
     def __post_init__(self) -> None:
         self.hashes = self.hidden_hashes()
@@ -99,6 +103,17 @@ class Target:
         self.answers.append((result.stdout + result.stderr).decode("utf-8", "replace"))
         return result
 
+    def agents_processes(self) -> list[int]:
+        """The agent's processes, without the daemon's readers of the tree: these have its uid, but not its group."""
+        found = []
+        for pid in processes_of(self.users.agent):
+            with contextlib.suppress(OSError, StopIteration):
+                lines = Path(f"/proc/{pid}/status").read_text("utf-8", "replace").splitlines()
+                gid = next(int(line.split()[1]) for line in lines if line.startswith("Gid:"))
+                if gid == self.users.agent.gid:
+                    found.append(pid)
+        return found
+
     def reset_tree(self) -> None:
         """Put the agent's tree back to what it was."""
         subprocess.run(["rm", "-rf", str(self.source)], check=True)
@@ -107,6 +122,7 @@ class Target:
 
     def grade(self) -> tuple[int, ...]:
         """What the grader sees: codes of build, proofs of concept, tests, hidden tests."""
+        self.graded = True
         prepared = self.daemon.admin.post("/prepare_grading", timeout=120.0)
         assert prepared.status_code == 200, prepared.text
         codes = [self.daemon.bencher("build", admin=True, grading=True).json()["code"]]
@@ -124,7 +140,8 @@ class Target:
         """Nothing hidden in an answer, nothing hidden changed, the daemon answers in time."""
         leaked = [text[:2000] for text in self.answers if CANARY in text]
         assert not leaked, leaked
-        assert self.hidden_hashes() == self.hashes
+        for path, found in self.hidden_hashes().items():
+            assert self.hashes.get(path) == found, path
         started = time.monotonic()
         assert self.daemon.agent.get("/version").status_code == 200
         assert time.monotonic() - started < ANSWER_SECONDS
@@ -144,9 +161,9 @@ class Target:
         assert self.files_with_canary() == []
 
     def hidden_hashes(self) -> dict[str, str]:
-        """A digest of each file of the task and the clone, with its mode and owner."""
+        """A digest of each file of the task and, until grading writes there, of the clone, with mode and owner."""
         found = {}
-        for top in (self.bench, self.daemon.task.clone):
+        for top in [self.bench] if self.graded else [self.bench, self.daemon.task.clone]:
             for path in sorted(top.rglob("*")):
                 status = path.lstat()
                 if "harness" not in path.parts:

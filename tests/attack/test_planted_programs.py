@@ -11,7 +11,12 @@ from tests.attack.target import Target
 pytestmark = pytest.mark.users
 
 # Each attack leaves a program that says who ran it. {mark} is a file that everybody may append to.
-SPY = '#!/bin/sh\necho "$(id -u) $0 $*" >> {mark}\ncat {bench}/diffs/* {bench}/config.yaml >> {mark} 2>/dev/null\nexec cat\n'
+SPY = """\
+#!/bin/sh
+echo "$(id -u) $0 $*" >> {mark}
+cat {bench}/diffs/* {bench}/config.yaml >> {mark} 2>/dev/null
+exec cat
+"""
 
 PLANTED = {
     "core.fsmonitor": "git config core.fsmonitor $PWD/spy.sh",
@@ -41,8 +46,9 @@ PLANTED = {
     "bare inside": "git init -q --bare inner.git; cp spy.sh inner.git/hooks/post-update;"
     " git -C inner.git config core.fsmonitor $PWD/spy.sh; cp inner.git/HEAD inner.git/config .;"
     " mkdir -p objects refs",
-    "PATH in the tree": "mkdir -p bin; for n in git tar find python3 sh cat env nice; do cp spy.sh bin/$n; cp spy.sh $n; done;"
-    " echo 'PATH='$PWD'/bin:.:$PATH' >> ~/.bashrc; echo 'PATH='$PWD'/bin:$PATH' >> ~/.profile",
+    "PATH in the tree": "mkdir -p bin; for n in git tar find python3 sh cat env nice; do"
+    " cp spy.sh bin/$n; cp spy.sh $n; done; echo 'PATH='$PWD'/bin:.:$PATH' >> ~/.bashrc;"
+    " echo 'PATH='$PWD'/bin:$PATH' >> ~/.profile",
     "python": "for n in sitecustomize usercustomize conftest os json socket struct tasks; do"
     " printf 'import subprocess\\nsubprocess.run([\"%s/spy.sh\", __name__], stdin=-3)\\n' $PWD > $n.py; done;"
     " mkdir -p ~/.local/lib/python3.11/site-packages; cp sitecustomize.py ~/.local/lib/python3.11/site-packages/;"
@@ -53,15 +59,16 @@ PLANTED = {
     " GIT_SSH_COMMAND=$PWD/spy.sh GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=core.fsmonitor GIT_CONFIG_VALUE_0=$PWD/spy.sh"
     " GIT_DIR=$PWD/x GIT_EXEC_PATH=$PWD/bin LD_PRELOAD=$PWD/x.so LD_LIBRARY_PATH=$PWD PYTHONPATH=$PWD PYTHONHOME=$PWD"
     " PYTHONSTARTUP=$PWD/spy.py TAR_OPTIONS=--to-command=$PWD/spy.sh PERL5OPT=-Mevil",
-    "tar's wildcards": "touch -- --checkpoint=1 '--checkpoint-action=exec=sh spy.sh' '--use-compress-program=./spy.sh'"
-    " '--to-command=./spy.sh' -rf '-I./spy.sh'",
-    "makefiles": "printf 'all:\\n\\tsh spy.sh\\n' > Makefile; cp Makefile GNUmakefile; cp spy.sh configure; cp spy.sh build.sh;"
-    " mkdir -p scripts; cp spy.sh scripts/build.sh; cp spy.sh scripts/run.sh",
+    "tar's wildcards": "touch -- --checkpoint=1 '--checkpoint-action=exec=sh spy.sh'"
+    " '--use-compress-program=./spy.sh' '--to-command=./spy.sh' -rf '-I./spy.sh'",
+    "makefiles": "printf 'all:\\n\\tsh spy.sh\\n' > Makefile; cp Makefile GNUmakefile;"
+    " cp spy.sh configure; cp spy.sh build.sh; mkdir -p scripts; cp spy.sh scripts/build.sh; cp spy.sh scripts/run.sh",
 }  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def tree_and_home_are_put_back(target: Target) -> Iterator[None]:
+def tree_and_home_are_put_back(usual_target: Target) -> Iterator[None]:
+    target = usual_target
     target.as_agent("tar cf /tmp/home-$(id -u).tar -C ~ . && chmod 600 /tmp/home-$(id -u).tar")
     yield
     target.bash("cd /; exit")
@@ -71,7 +78,8 @@ def tree_and_home_are_put_back(target: Target) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_it_never_runs_with_rights_that_it_should_not_have(target: Target, kind: str) -> None:
+def test_it_never_runs_with_rights_that_it_should_not_have(usual_target: Target, kind: str) -> None:
+    target = usual_target
     mark = target.root / f"mark-{abs(hash(kind))}"
     mark.touch()
     mark.chmod(0o666)
@@ -93,9 +101,8 @@ def test_it_never_runs_with_rights_that_it_should_not_have(target: Target, kind:
 
 
 @pytest.mark.parametrize("kind", PLANTED)
-def test_a_graded_run_is_not_reached_by_it(target: Target, kind: str) -> None:
-    if target.level != 2:
-        return
+def test_a_graded_run_is_not_reached_by_it(usual_target: Target, kind: str) -> None:
+    target = usual_target
     mark = target.root / "mark"
     mark.touch()
     mark.chmod(0o666)
