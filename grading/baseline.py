@@ -17,7 +17,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from grading import paths
 from grading.history import Initial, read_initial
@@ -39,9 +39,11 @@ class BaselineError(SSEBenchError):
     """The base could not be taken or read back."""
 
 
-@dataclass(frozen=True, slots=True)
-class BaseFile:
-    """One file of the base: its kind (f, x, l; see shell.tree_reader), SHA-256 and size in bytes."""
+class BaseFile(NamedTuple):
+    """One file of the base: its kind (f, x, l; see shell.tree_reader), SHA-256 and size in bytes.
+
+    A tuple, because there are tens of thousands: the garbage collector does not visit tuples of bytes and numbers.
+    """
 
     kind: bytes
     digest: bytes

@@ -135,6 +135,10 @@ class Capture:
             self._guard(lambda: self._write_patch(captured, patch_path))
             return captured
 
+    def wait_for_base(self) -> None:
+        """Return when the base was taken; CaptureError when it cannot be."""
+        self._wait(self._base)
+
     def wait_for_pristine(self) -> None:
         """Return when the pristine copy of the clean clone is whole; CaptureError when it cannot be."""
         self._wait(self._pristine)
@@ -231,7 +235,7 @@ class Capture:
             return self._last
         assert self._store is not None
         blobs = [blob for change in changes for blob in (change.before, change.after) if blob]
-        self._store.keep_only({blob.oid for blob in blobs}.union(view.needed_objects()))
+        self._store.keep({blob.oid for blob in blobs}.union(view.needed_objects()))
         before = self._store.tree({change.path: change.before for change in changes if change.before})
         after = self._store.tree({change.path: change.after for change in changes if change.after})
         self._last = Captured(changes, before, after)

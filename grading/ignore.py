@@ -20,6 +20,7 @@ from shell.command import run_command
 _TIMEOUT_S = 300.0
 _OUTPUT_BYTES = 1 << 29
 _REMEMBERED = 500_000
+_AT_ONCE = 20_000
 
 
 class IgnoreRules:
@@ -52,8 +53,10 @@ class IgnoreRules:
             if len(self._answers) + len(unknown) > _REMEMBERED:
                 self._answers.clear()
                 unknown = list(names)
-            found = self._ask(unknown)
-            self._answers.update((path, path in found) for path in unknown)
+            for start in range(0, len(unknown), _AT_ONCE):
+                piece = unknown[start : start + _AT_ONCE]
+                found = self._ask(piece)
+                self._answers.update((path, path in found) for path in piece)
         return {path for path in names if self._answers[path]}
 
     def _ask(self, names: list[bytes]) -> set[bytes]:

@@ -3,7 +3,7 @@
 Runs as: root, in a directory that root alone can enter; git is started on this private data only.
 Distrusts: contents and names, which are the agent's; never interpreted, only stored under their hash.
 Promises: no configuration, attributes, hooks or filters of anybody take part; the repository holds what the last
-  capture needed and nothing else; the same change gives the same patch, byte for byte.
+  capture needed and little else; the same change gives the same patch, byte for byte.
 Does not promise: to keep apart two contents with one SHA-1; the check after the apply notices those.
 Checked by: tests/system/test_capture_cases.py.
 """
@@ -11,6 +11,7 @@ Checked by: tests/system/test_capture_cases.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import os
@@ -24,6 +25,8 @@ from shell.command import CommandResult, Ending, run_command
 from shell.errors import SSEBenchError
 
 PATCH_BYTES = 1 << 30
+_SLACK_OBJECTS = 5000
+_SLACK_BYTES = 32 << 20
 _GIT_TIMEOUT_S = 900.0
 _GIT_OUTPUT_BYTES = 1 << 16
 _NUMSTAT_BYTES = 1 << 28
@@ -77,12 +80,45 @@ class BlobWriter:
 
     def __init__(self, store: ObjectStore, size: int) -> None:
         self._store = store
+        self._size = size
+        # A blob that comes in one piece is written at once under its name; any other goes through a file of its own.
+        self._whole: bytes | None = b"" if size == 0 else None
+        self._stream: _BlobFile | None = None
+
+    def write(self, data: bytes) -> None:
+        """The next piece."""
+        if self._stream is None and len(data) == self._size:
+            self._whole = data
+            return
+        if self._stream is None:
+            self._stream = _BlobFile(self._store.partial_path(), self._size)
+        self._stream.write(data)
+
+    def finish(self) -> str:
+        """Put the object in its place; its id."""
+        if self._whole is not None:
+            return self._store.add(b"blob", self._whole)
+        assert self._stream is not None, "a blob must be given as many bytes as were announced"
+        oid = self._stream.finish()
+        self._store.adopt(self._stream.path, oid, self._size)
+        return oid
+
+    def discard(self) -> None:
+        """Forget what was written."""
+        if self._stream is not None:
+            self._stream.discard()
+
+
+class _BlobFile:
+    """A loose object in the making, under a name that means nothing to git."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path = path
         header = b"blob %d\0" % size
         self._hash = hashlib.sha1(header, usedforsecurity=False)
-        # Stored, not compressed: the object lives for one capture and is read once.
+        # Stored, not compressed: the object lives for few captures and is read once in each.
         self._pack = zlib.compressobj(0)
-        self._path = store.partial_path()
-        self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
         try:
             self._write(self._pack.compress(header))
         except BaseException:
@@ -90,23 +126,18 @@ class BlobWriter:
             raise
 
     def write(self, data: bytes) -> None:
-        """The next piece."""
         self._hash.update(data)
         self._write(self._pack.compress(data))
 
     def finish(self) -> str:
-        """Put the object in its place; its id."""
         self._write(self._pack.flush())
         self._file.close()
-        oid = self._hash.hexdigest()
-        self._store.adopt(self._path, oid)
-        return oid
+        return self._hash.hexdigest()
 
     def discard(self) -> None:
-        """Forget what was written."""
         self._file.close()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+            os.unlink(self.path)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -121,7 +152,8 @@ class ObjectStore:
         self.path = path
         self._objects = os.path.join(path, "objects")
         self._partials = 0
-        self._known: set[str] = set()
+        # Every object and its size.
+        self._known: dict[str, int] = {}
         shutil.rmtree(path, ignore_errors=True)
         os.makedirs(os.path.join(path, "refs"), mode=0o700)
         os.mkdir(self._objects, 0o700)
@@ -135,10 +167,10 @@ class ObjectStore:
         """Whether the object is there."""
         return oid in self._known
 
-    def adopt(self, path: str, oid: str) -> None:
+    def adopt(self, path: str, oid: str, size: int) -> None:
         """Take a file written by a BlobWriter as the object ``oid``."""
         os.rename(path, self._object_path(oid))
-        self._known.add(oid)
+        self._known[oid] = size
 
     def _object_path(self, oid: str) -> str:
         return os.path.join(self._objects, oid[:2], oid[2:])
@@ -153,10 +185,12 @@ class ObjectStore:
         whole = b"%s %d\0%s" % (kind, len(data), data)
         oid = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
         if oid not in self._known:
-            path = self.partial_path()
-            with open(path, "wb") as file:
-                file.write(zlib.compress(whole, 0))
-            self.adopt(path, oid)
+            # Not yet known: a file that a full disk cut short is written over by the next attempt.
+            with open(self._object_path(oid), "wb", buffering=0) as file:
+                packed = zlib.compress(whole, 0)
+                if file.write(packed) != len(packed):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._known[oid] = len(data)
         return oid
 
     def tree(self, blobs: Mapping[bytes, Blob]) -> str:
@@ -170,11 +204,14 @@ class ObjectStore:
             folder[name] = blob
         return self._add_tree(root)
 
-    def keep_only(self, oids: Iterable[str]) -> None:
-        """Remove every object but these."""
-        for oid in self._known.difference(oids):
+    def keep(self, oids: Iterable[str]) -> None:
+        """Remove what is not among ``oids`` once it takes some room: removing costs as much as adding."""
+        others = self._known.keys() - set(oids)
+        if len(others) <= _SLACK_OBJECTS and sum(self._known[oid] for oid in others) <= _SLACK_BYTES:
+            return
+        for oid in others:
             os.unlink(self._object_path(oid))
-            self._known.discard(oid)
+            del self._known[oid]
 
     def write_patch(self, before: str, after: str, path: str) -> None:
         """Write the patch between two trees to the file ``path``; GitError when it is larger than a patch may be."""

@@ -15,6 +15,8 @@ import os
 from collections.abc import Iterable, Iterator
 from zlib import crc32
 
+import gevent
+
 from grading.baseline import Baseline
 from grading.ignore import IgnoreRules
 from grading.objects import Blob, BlobWriter, Change, ObjectStore
@@ -24,6 +26,7 @@ from shell.turns import Turns
 
 _RULES = b".gitignore"
 _RULES_BYTES = 1 << 24
+_PIECE = 2000
 _CAPTURED = frozenset({b"f", b"x", b"l"})
 
 
@@ -42,10 +45,15 @@ class TreeView:
         self._tracked = baseline.tracked
         self._store = store
         self._rules = rules
-        # Every entry that is no directory: path to kind, see shell.tree_reader.
+        # Entries that can be captured: path to kind, see shell.tree_reader.
         self._entries: dict[bytes, bytes] = {}
-        # Those that were not read since they last changed; ignored ones stay in here.
+        # Entries that cannot: neither file nor link, closed, or with too long a name.
+        self._left_out: dict[bytes, bytes] = {}
+        # Files of the base that are not in the tree.
+        self._missing: set[bytes] = set(baseline.files)
+        # Entries that were not read since they last changed, and those of them that are ignored.
         self._unread: set[bytes] = set()
+        self._hidden: set[bytes] = set()
         # Those whose content or kind differs from the base's.
         self._differing: dict[bytes, Blob] = {}
         self._rule_files: dict[bytes, bytes] = {}
@@ -67,12 +75,12 @@ class TreeView:
         if rules_changed:
             self._refresh_rules(rules_changed)
         self._refuse_long_names()
-        self._read(self._visible(self._unread))
+        self._read_visible()
 
     def notes(self) -> list[str]:
         """What is in the tree and never captured."""
         words = {b"s": "no file, directory or link", b"u": "closed to the agent's user and not his own"}
-        return [f"{os.fsdecode(path)!a} is {words[kind]}" for path, kind in self._entries.items() if kind in words]
+        return [f"{os.fsdecode(path)!a} is {words[kind]}" for path, kind in self._left_out.items() if kind in words]
 
     def changes(self) -> tuple[Change, ...]:
         """What turns the base into this tree, sorted by path."""
@@ -90,16 +98,20 @@ class TreeView:
         return (blob.oid for blob in self._differing.values())
 
     def _note(self, kind: bytes, path: bytes) -> None:
-        self._differing.pop(path, None)
-        if kind == b"d":
-            self._entries.pop(path, None)
-            self._unread.discard(path)
-            return
-        self._entries[path] = kind
+        for known in (self._differing, self._entries, self._left_out):
+            known.pop(path, None)
+        self._unread.discard(path)
+        self._hidden.discard(path)
         if kind in _CAPTURED:
+            self._entries[path] = kind
             self._unread.add(path)
-        else:
-            self._unread.discard(path)
+        elif kind != b"d":
+            self._left_out[path] = kind
+        # What is there and cannot be read counts as unchanged; a named pipe in a file's place does not.
+        if kind not in (b"d", b"s"):
+            self._missing.discard(path)
+        elif path in self._baseline.files:
+            self._missing.add(path)
 
     def _visible(self, paths: Iterable[bytes]) -> list[bytes]:
         """Those of ``paths`` that are not ignored."""
@@ -109,11 +121,9 @@ class TreeView:
 
     def _deleted(self, after: dict[bytes, Blob]) -> list[bytes]:
         """The files of the base that the patch has to delete."""
-        missing = self._baseline.files.keys() - self._entries.keys()
-        missing.update(path for path, kind in self._entries.items() if kind == b"s" and path in self._baseline.files)
-        visible = set(self._visible(missing))
+        visible = set(self._visible(self._missing))
         above = {folder for path in after for folder in _folders_of(path)}
-        return [path for path in missing if path in visible or _in_the_way(path, after, above)]
+        return [path for path in self._missing if path in visible or _in_the_way(path, after, above)]
 
     def _base_blob(self, path: bytes) -> Blob | None:
         """The base's version of a file, put into the store; None when the base has none."""
@@ -143,18 +153,30 @@ class TreeView:
         requests = [ReadRequest(path) for path in changed if self._entries.get(path) in (b"f", b"x")]
         self._share(requests, _RuleReading(self._rule_files))
         self._rules.replace(self._rule_files)
+        self._unread |= self._hidden
+        self._hidden.clear()
 
     def _refuse_long_names(self) -> None:
-        for path, kind in self._entries.items():
+        for path, kind in self._left_out.items():
             if kind == b"n":
                 raise CaptureError(f"a path is longer than 4095 bytes, git cannot store it: {path[:60]!r}...")
 
-    def _read(self, paths: list[bytes]) -> None:
-        requests = []
-        for path in sorted(paths):
-            base = self._baseline.files.get(path)
-            requests.append(ReadRequest(path) if base is None else ReadRequest(path, base.digest, base.size))
-        self._share(requests, _Reading(self))
+    def _read_visible(self) -> None:
+        """Read what changed and is not ignored, in pieces that leave others their turn."""
+        pending = sorted(self._unread)
+        sink = _Reading(self)
+        for start in range(0, len(pending), _PIECE):
+            piece = pending[start : start + _PIECE]
+            visible = self._visible(piece)
+            self._share([self._request(path) for path in visible], sink)
+            ignored = set(piece).difference(visible)
+            self._unread -= ignored
+            self._hidden |= ignored
+            gevent.sleep(0)
+
+    def _request(self, path: bytes) -> ReadRequest:
+        base = self._baseline.files.get(path)
+        return ReadRequest(path) if base is None else ReadRequest(path, base.digest, base.size)
 
     def _share(self, requests: list[ReadRequest], sink: _RuleReading | _Reading) -> None:
         """Give each request to the reader that keeps the file's directory."""

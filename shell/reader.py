@@ -22,8 +22,8 @@ import stat
 import struct
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 import gevent
 
@@ -54,8 +54,7 @@ class TreeGoneError(ReaderError):
     """The tree is gone or no directory any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(NamedTuple):
     """A file to read: its path, and the SHA-256 and size that it is expected to have (none: b"" and -1)."""
 
     path: bytes
@@ -130,6 +129,7 @@ class ReaderProcess:
         with self._exchange():
             self._send(b"S")
             for kind, payload in self._answers():
+                self._turns.take()
                 if kind == b"E":
                     found.extend((record[:1], record[1:]) for record in payload.split(b"\0"))
                 elif kind == b"Z":

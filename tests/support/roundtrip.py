@@ -168,6 +168,10 @@ class World:
             put(self.source, path, kind, data)
         if setup:
             subprocess.run(["bash", "-ec", setup], cwd=self.source, env=GIT_ENV, check=True)
+        self.commit(clone=clone, clone_git=clone_git)
+
+    def commit(self, *, clone: str = "", clone_git: bool = False) -> None:
+        """Commit the source tree as it is, copy it as the clone, and give it to the agent."""
         git = ["git", "-c", "core.logAllRefUpdates=false", "-c", "gc.auto=0", "-c", "core.autocrlf=false"]
         for command in (
             ["init", "-q", "-b", "main"],

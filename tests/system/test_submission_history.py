@@ -110,7 +110,7 @@ def test_an_amended_commit_is_listed(world: World) -> None:
         "git replace -f HEAD $(git commit-tree -m forged HEAD^{tree})",
         "git rev-parse HEAD > .git/shallow",
         "printf '%s\\n' /nowhere /proc/self/mem > .git/objects/info/alternates",
-        "git commit-graph write --reachable; rm -f .git/objects/info/commit-graph; echo junk > .git/objects/info/commit-graph",
+        "git commit-graph write --reachable; cd .git/objects/info; rm -f commit-graph; echo junk > commit-graph",
         "git config format.pretty '%H forged'; git config i18n.logOutputEncoding UTF-16",
     ],
 )
