@@ -22,6 +22,8 @@ _SMALL_BYTES = 64 * 1024
 _ENTRIES_PER_TURN = 200
 _JSON = "application/json"
 
+_COMMON_ESCAPES = ((b"\\", b"\\\\"), (b'"', b'\\"'), (b"\n", b"\\n"), (b"\t", b"\\t"), (b"\r", b"\\r"))
+_CONTROLS = bytes(range(0x20))
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
@@ -107,6 +109,17 @@ def _string_pieces(text: str | bytes) -> Iterator[bytes]:
         if isinstance(part, bytes):
             part = decoder.decode(part, final=start + PIECE_BYTES >= len(text))
         if part:
-            yield encode(part)[1:-1]
+            yield _escaped(part)
         gevent.sleep(0)
     yield b'"'
+
+
+def _escaped(text: str) -> bytes:
+    """``text`` as it stands between the quotes of a JSON string."""
+    data = text.encode("utf-8", "surrogatepass")
+    for plain, escape in _COMMON_ESCAPES:
+        data = data.replace(plain, escape)
+    # Five searches for single bytes are several times faster than the encoder, which looks at every character.
+    if len(data.translate(None, _CONTROLS)) == len(data) and b"\xed" not in data:
+        return data
+    return encode(text)[1:-1]
