@@ -57,7 +57,7 @@ setup(
         "console_scripts": [
             "ssebench-daemon = daemon.__main__:main",
             "ssebench-evaluate = grading.evaluator:main",
-            "ssebench = tasks.cli:main",
+            "ssebench = tasks.command:main",
         ]
     },
 )

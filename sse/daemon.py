@@ -96,7 +96,7 @@ class Daemon:
         found = self.version()
         self._version_checked = True
         if found != __version__:
-            message = f"SDK version ({__version__}) does not match daemon version ({found})"
+            message = f"the daemon is SSEBench {found}, this SDK {__version__}: answers may differ from what it expects"
             warnings.warn(message, stacklevel=4)
 
     def _ask(self, method: str, path: str, *, timeout_s: float | None, **request: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import http.server
 import json
+import re
 import socketserver
 import threading
 import warnings
@@ -102,7 +103,7 @@ def test_the_version_is_asked_once_and_a_difference_warns_once(
     monkeypatch.setattr(server, "version", {"version": "9.9"})
     for _ in range(3):
         answer(server, RESULT)
-    with pytest.warns(UserWarning, match=rf"SDK version \({__version__}\) does not match daemon version \(9.9\)"):
+    with pytest.warns(UserWarning, match=rf"SSEBench 9\.9, this SDK {re.escape(__version__)}"):
         bash.execute("one")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

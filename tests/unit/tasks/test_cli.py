@@ -181,3 +181,10 @@ def test_an_endless_catalog_is_cut(
     monkeypatch.setattr(catalog, "TOTAL_SECONDS", 0.0)
     assert main(["tasks", "list", "--catalog", f"{served}/slow.json"]) == 2
     assert "not complete" in capsys.readouterr().err
+
+
+def test_without_its_extra_the_command_says_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
+    program = "import sys; sys.modules['yaml'] = None; from tasks.command import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=False)
+    assert done.returncode == 2
+    assert capfd.readouterr().err == "ssebench: yaml is missing: install ssebench-daemon with its extra [daemon]\n"
