@@ -56,7 +56,7 @@ class _Index:
     """What is known about the first ``end`` bytes of one file, all of them whole lines or parts of one too long.
 
     ``searched``: up to there no further line ends. ``skipping``: the line at ``end`` is too long to be kept.
-    ``tail``: the last bytes before ``end``, to notice a file that was written anew.
+    ``tail``: the last bytes before ``end``, to notice a file that was written anew. ``last_seq``: the greatest of all.
     """
 
     identity: tuple[int, int]
@@ -64,13 +64,23 @@ class _Index:
     searched: int = 0
     skipping: bool = False
     tail: bytes = b""
+    last_seq: int | None = None
     blocks: list[_Block] = field(default_factory=list)
+
+    def holds(self, since: int | None) -> bool:
+        """Whether there is an entry with a greater ``seq``."""
+        return _is_greater(self.last_seq, since)
+
+    def wanted(self, since: int | None) -> list[_Block]:
+        """The blocks that hold such entries."""
+        return [block for block in self.blocks if _is_greater(block.last_seq, since)] if self.holds(since) else []
 
     def advance(self, block: _Block, tail: bytes) -> None:
         """Take in a block, unless another poll did so meanwhile. Small ones join the one before."""
         if block.start != self.end:
             return
         self.end, self.tail, self.skipping = block.end, tail, False
+        self.last_seq = _greater(self.last_seq, block.last_seq)
         last = self.blocks[-1] if self.blocks else None
         if last is not None and last.end == block.start and block.end - last.start <= _MERGED_BLOCK_BYTES:
             last.end = block.end
@@ -120,7 +130,7 @@ class DialogFile:
         path_fd, status = found
         try:
             index = self._index_for(status)
-            if index.searched >= status.st_size and not self._wanted(index, since):
+            if index.searched >= status.st_size and not index.holds(since):
                 return iter(())  # nothing new: the file needs not even be opened
             file = _OpenFile(self._reopen(path_fd))
         finally:
@@ -179,10 +189,6 @@ class DialogFile:
             return _Index(index.identity)
         return index
 
-    @staticmethod
-    def _wanted(index: _Index, since: int | None) -> bool:
-        return any(_is_wanted(block, since) for block in reversed(index.blocks))
-
 
 class _Reading:
     """One poll: the blocks that are known, then what is new."""
@@ -196,7 +202,7 @@ class _Reading:
     def run(self) -> Iterator[bytes]:
         """The wanted entries."""
         try:
-            for block in [block for block in self._index.blocks if _is_wanted(block, self._since)]:
+            for block in self._index.wanted(self._since):
                 if self._exhausted():
                     return
                 yield from self._lines(self._read(block.start, block.end - block.start))
@@ -286,8 +292,8 @@ def parse_entry(line: bytes) -> tuple[int, bytes] | None:
     return value["seq"], line.strip(b" \t\r")
 
 
-def _is_wanted(block: _Block, since: int | None) -> bool:
-    return block.last_seq is not None and (since is None or block.last_seq > since)
+def _is_greater(seq: int | None, since: int | None) -> bool:
+    return seq is not None and (since is None or seq > since)
 
 
 def _greater(one: int | None, other: int | None) -> int | None:
