@@ -40,7 +40,7 @@ class BaselineError(SSEBenchError):
 
 
 class BaseFile(NamedTuple):
-    """One file of the base: its kind (f, x, l; see shell.tree_reader), SHA-256 and size in bytes.
+    """One file of the base: its kind (f, x, l; see shell.tree_channel), SHA-256 and size in bytes.
 
     A tuple, because there are tens of thousands: the garbage collector does not visit tuples of bytes and numbers.
     """

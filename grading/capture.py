@@ -31,8 +31,9 @@ from shell.errors import SSEBenchError
 from shell.reader import ReaderDiedError, ReaderProcess
 
 _log = logging.getLogger(__name__)
-# Two readers use two cores; more only compete with what the agent runs.
+# Two readers use two cores; more only compete with what the agent runs. For a small tree one is done sooner.
 _PARTS = max(1, min(2, os.cpu_count() or 1))
+_FILES_FOR_TWO = 2000
 # A helper that died was killed with the agent's other processes, or by the agent: the next one usually lives.
 _ATTEMPTS = 6
 _RETRY_S = 0.05
@@ -247,8 +248,9 @@ class Capture:
         assert self._store is not None
         if self._view is None:
             root = os.fsencode(self._source)
-            for part in range(_PARTS):
-                self._readers.append(ReaderProcess(root, self._agent, part, _PARTS))
+            parts = _PARTS if len(self.baseline.files) >= _FILES_FOR_TWO else 1
+            for part in range(parts):
+                self._readers.append(ReaderProcess(root, self._agent, part, parts))
             rules = IgnoreRules(os.path.join(self._folder, "rules"), self._store.path)
             self._view = TreeView(self._readers, self.baseline, self._store, rules)
         return self._view

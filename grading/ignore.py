@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from grading import paths
 from grading.objects import GIT_ENVIRONMENT, GitError, git_path
 from shell.accounts import current_account
 from shell.command import run_command
+from shell.turns import Turns
 
 _TIMEOUT_S = 300.0
 _OUTPUT_BYTES = 1 << 29
@@ -32,20 +33,42 @@ class IgnoreRules:
         # check-ignore refuses to run with it; see _plain for what takes its place.
         del self._environment["GIT_LITERAL_PATHSPECS"]
         self._answers: dict[bytes, bool] = {}
-        self.replace({})
+        self._none = True
+        self._files: dict[bytes, bytes] = {}
+        self._empty()
 
     def replace(self, files: Mapping[bytes, bytes]) -> None:
         """Use these ``.gitignore`` files (path and text) from now on."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-        os.makedirs(self._folder, mode=0o700)
         self._answers.clear()
         self._none = not any(files.values())
+        try:
+            self._write(files)
+        except OSError:
+            # A directory of one time is a file of another: begin with an empty folder.
+            self._empty()
+            self._write(files)
+
+    def _empty(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os.makedirs(self._folder, mode=0o700)
+        self._files.clear()
+
+    def _write(self, files: Mapping[bytes, bytes]) -> None:
+        turns = Turns()
+        for path in [path for path, text in self._files.items() if files.get(path) != text]:
+            # With its directories: git would take one that is left for the kind of the name that is asked about.
+            paths.remove_file(self._folder, path)
+            del self._files[path]
+            turns.take()
         for path, text in files.items():
-            with open(paths.create_file(self._folder, path, 0o600), "wb") as file:
-                file.write(text)
+            if path not in self._files:
+                with open(paths.create_file(self._folder, path, 0o600), "wb") as file:
+                    file.write(text)
+                self._files[path] = text
+                turns.take()
 
     def ignored(self, names: Collection[bytes]) -> set[bytes]:
-        """Those of ``names`` that are ignored. No name may be an ancestor of a ``.gitignore``."""
+        """Those of ``names``, all of them of files or links, that are ignored."""
         if self._none or not names:
             return set()
         unknown = [path for path in names if path not in self._answers]
@@ -53,11 +76,28 @@ class IgnoreRules:
             if len(self._answers) + len(unknown) > _REMEMBERED:
                 self._answers.clear()
                 unknown = list(names)
-            for start in range(0, len(unknown), _AT_ONCE):
-                piece = unknown[start : start + _AT_ONCE]
-                found = self._ask(piece)
-                self._answers.update((path, path in found) for path in piece)
+            above = {folder for path in self._files for folder in folders_of(path)}
+            self._learn([path for path in unknown if path not in above])
+            if above.intersection(unknown):
+                self._learn_as_files([path for path in unknown if path in above])
         return {path for path in names if self._answers[path]}
+
+    def _learn(self, names: list[bytes]) -> None:
+        for start in range(0, len(names), _AT_ONCE):
+            piece = names[start : start + _AT_ONCE]
+            found = self._ask(piece)
+            self._answers.update((path, path in found) for path in piece)
+
+    def _learn_as_files(self, names: list[bytes]) -> None:
+        """Learn about names that are directories in the folder, because there are rules below them by now.
+
+        Rules below a file do not concern it; without them it is no directory for git.
+        """
+        files = dict(self._files)
+        below = {path for path in files if not set(names).isdisjoint(folders_of(path))}
+        self._write({path: text for path, text in files.items() if path not in below})
+        self._learn(names)
+        self._write(files)
 
     def _ask(self, names: list[bytes]) -> set[bytes]:
         # A memory file, not a pipe: git answers while it still reads, and nobody would be there to write.
@@ -82,6 +122,14 @@ class IgnoreRules:
             message = result.stderr.decode("utf-8", "replace").strip()[:1000]
             raise GitError(f"git check-ignore failed: {message}")
         return {path.removeprefix(b"./") for path in result.stdout.split(b"\0") if path}
+
+
+def folders_of(path: bytes) -> Iterator[bytes]:
+    """Every directory above a path, from the top."""
+    end = path.find(b"/")
+    while end != -1:
+        yield path[:end]
+        end = path.find(b"/", end + 1)
 
 
 def _plain(path: bytes) -> bytes:

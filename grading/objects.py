@@ -56,7 +56,7 @@ class GitError(SSEBenchError):
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One version of a file: kind ``f``, ``x`` or ``l`` (see shell.tree_reader), git's id and size in bytes."""
+    """One version of a file: kind ``f``, ``x`` or ``l`` (see shell.tree_channel), git's id and size in bytes."""
 
     kind: bytes
     oid: str

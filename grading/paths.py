@@ -35,6 +35,26 @@ def create_file(root: str, path: bytes, mode: int) -> int:
         os.close(at)
 
 
+def remove_file(root: str, path: bytes) -> None:
+    """Remove the file at ``path`` below ``root``, and the directories above it that are empty then."""
+    folder, name = os.path.split(path)
+    at = open_folder(root, folder)
+    try:
+        os.unlink(name, dir_fd=at)
+    finally:
+        os.close(at)
+    while folder:
+        parent, name = os.path.split(folder)
+        at = open_folder(root, parent)
+        try:
+            os.rmdir(name, dir_fd=at)
+        except OSError:
+            return
+        finally:
+            os.close(at)
+        folder = parent
+
+
 def create_link(root: str, path: bytes, target: bytes) -> None:
     """Make a symbolic link at ``path`` below ``root``; directories on the way are made."""
     folder, name = os.path.split(path)

@@ -18,11 +18,12 @@ from zlib import crc32
 import gevent
 
 from grading.baseline import Baseline
-from grading.ignore import IgnoreRules
+from grading.ignore import IgnoreRules, folders_of
 from grading.objects import Blob, BlobWriter, Change, ObjectStore
+from shell.accounts import is_isolated
 from shell.errors import SSEBenchError
-from shell.reader import Content, ReaderProcess, ReadRequest, in_parallel
-from shell.turns import Turns
+from shell.reader import Content, ReaderProcess, ReadRequest
+from shell.turns import Turns, in_parallel
 
 _RULES = b".gitignore"
 _RULES_BYTES = 1 << 24
@@ -45,10 +46,12 @@ class TreeView:
         self._tracked = baseline.tracked
         self._store = store
         self._rules = rules
-        # Entries that can be captured: path to kind, see shell.tree_reader.
+        # Entries that can be captured: path to kind, see shell.tree_channel.
         self._entries: dict[bytes, bytes] = {}
         # Entries that cannot: neither file nor link, closed, or with too long a name.
         self._left_out: dict[bytes, bytes] = {}
+        # Directories whose names cannot be read, each with a slash at its end.
+        self._closed: set[bytes] = set()
         # Files of the base that are not in the tree.
         self._missing: set[bytes] = set(baseline.files)
         # Entries that were not read since they last changed, and those of them that are ignored.
@@ -80,7 +83,9 @@ class TreeView:
     def notes(self) -> list[str]:
         """What is in the tree and never captured."""
         words = {b"s": "no file, directory or link", b"u": "closed to the agent's user and not his own"}
-        return [f"{os.fsdecode(path)!a} is {words[kind]}" for path, kind in self._left_out.items() if kind in words]
+        return [f"{os.fsdecode(path)!a} is {words[kind]}" for path, kind in self._left_out.items() if kind in words] + [
+            f"{os.fsdecode(path)!a} is {words[b'u']}" for path in self._closed
+        ]
 
     def changes(self) -> tuple[Change, ...]:
         """What turns the base into this tree, sorted by path."""
@@ -98,6 +103,9 @@ class TreeView:
         return (blob.oid for blob in self._differing.values())
 
     def _note(self, kind: bytes, path: bytes) -> None:
+        if path.endswith(b"/"):
+            (self._closed.add if kind == b"u" else self._closed.discard)(path)
+            return
         for known in (self._differing, self._entries, self._left_out):
             known.pop(path, None)
         self._unread.discard(path)
@@ -121,9 +129,14 @@ class TreeView:
 
     def _deleted(self, after: dict[bytes, Blob]) -> list[bytes]:
         """The files of the base that the patch has to delete."""
-        visible = set(self._visible(self._missing))
-        above = {folder for path in after for folder in _folders_of(path)}
-        return [path for path in self._missing if path in visible or _in_the_way(path, after, above)]
+        # What is below a closed directory counts as unchanged, like a closed file.
+        missing = [path for path in self._missing if not self._closed or not self._is_closed(path)]
+        visible = set(self._visible(missing))
+        above = {folder for path in after for folder in folders_of(path)}
+        return [path for path in missing if path in visible or _in_the_way(path, after, above)]
+
+    def _is_closed(self, path: bytes) -> bool:
+        return any(folder + b"/" in self._closed for folder in folders_of(path))
 
     def _base_blob(self, path: bytes) -> Blob | None:
         """The base's version of a file, put into the store; None when the base has none."""
@@ -212,6 +225,9 @@ class TreeView:
 
     def found_missing(self, path: bytes, kind: bytes | None) -> None:
         """There is nothing to read: gone, or of a ``kind`` that is not captured."""
+        if kind == b"u" and not is_isolated():
+            # Root would have read it: leaving it out would lose a change.
+            raise CaptureError(f"{os.fsdecode(path)!a} is closed to its owner; only a daemon of root's can read it")
         self._note(kind or b"d", path)
 
     def writer(self, size: int) -> BlobWriter:
@@ -292,13 +308,6 @@ class _RuleText:
         self._text = b""
 
 
-def _folders_of(path: bytes) -> Iterator[bytes]:
-    end = path.find(b"/")
-    while end != -1:
-        yield path[:end]
-        end = path.find(b"/", end + 1)
-
-
 def _in_the_way(path: bytes, after: dict[bytes, Blob], above: set[bytes]) -> bool:
     """Whether a new file needs ``path`` to be a directory, or a directory on the way to it to be a file."""
-    return path in above or any(folder in after for folder in _folders_of(path))
+    return path in above or any(folder in after for folder in folders_of(path))

@@ -15,13 +15,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import io
 import os
 import signal
 import socket
-import stat
 import struct
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+import zipfile
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -31,15 +32,14 @@ from shell.accounts import Account, child_setup, is_isolated
 from shell.copying import private_gid
 from shell.errors import SSEBenchError
 from shell.interpreter import shared_python
+from shell.owned import look_for
+from shell.tree_channel import EXPECTED, FRAME, SMALL_BYTES
 from shell.turns import Turns
 
-_FRAME = struct.Struct(">cI")
-_STAT = struct.Struct(">IQqq")
 _RECEIVE_BYTES = 1 << 18
-_LARGEST_FRAME = (1 << 20) + 4096
+_LARGEST_FRAME = SMALL_BYTES + 4096
 SILENCE_S = 15.0
 EXCHANGE_S = 600.0
-_PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ReaderError(SSEBenchError):
@@ -123,7 +123,7 @@ class ReaderProcess:
             raise
 
     def scan(self) -> list[tuple[bytes, bytes]]:
-        """(kind, path) of everything that changed since the last scan; kinds: see ``tree_reader.kind_of``, and
+        """(kind, path) of everything that changed since the last scan; kinds: see ``tree_channel.kind_of``, and
         ``d`` deleted, ``u`` unreadable, ``n`` name too long. TreeGoneError when there is no tree."""
         found: list[tuple[bytes, bytes]] = []
         with self._exchange():
@@ -196,8 +196,8 @@ class ReaderProcess:
     def _answers(self) -> Iterator[tuple[bytes, bytes]]:
         """The frames of an answer; heartbeats and cries for help are dealt with here."""
         while True:
-            head = self._receive(_FRAME.size)
-            kind, length = _FRAME.unpack(head)
+            head = self._receive(FRAME.size)
+            kind, length = FRAME.unpack(head)
             if length > _LARGEST_FRAME:
                 raise ReaderError("the helper that reads the tree sent nonsense")
             payload = self._receive(length)
@@ -221,19 +221,21 @@ class ReaderProcess:
         return taken
 
     def _send(self, kind: bytes, payload: bytes = b"") -> None:
-        self._socket.sendall(_FRAME.pack(kind, len(payload)) + payload)
+        self._socket.sendall(FRAME.pack(kind, len(payload)) + payload)
 
     def _help(self, operation: bytes, path: bytes) -> None:
         """Answer a request for something the agent closed to himself."""
         fd: int | None = None
         try:
-            answer, fd = _look_for(operation, self._root, path, self._agent.uid)
-        except FileNotFoundError:
+            answer, fd = look_for(operation, os.path.join(self._root, path), self._agent.uid)
+        except (FileNotFoundError, NotADirectoryError):
             answer = b"g"
+        except BlockingIOError:
+            answer = b"h"
         except OSError:
             answer = b"u"
         try:
-            head = _FRAME.pack(b"o", len(answer))
+            head = FRAME.pack(b"o", len(answer))
             if fd is None:
                 self._socket.sendall(head + answer)
             else:
@@ -266,53 +268,12 @@ def _finish_one(request: ReadRequest, kind: bytes, payload: bytes, sink: ReadSin
         sink.gone(request)
 
 
-def _look_for(operation: bytes, root: bytes, path: bytes, uid: int) -> tuple[bytes, int | None]:
-    """The answer to one cry for help and the descriptor that goes with it; OSError when it is refused."""
-    fd = _open_owned(root, path, uid)
-    try:
-        found = os.fstat(fd)
-        if operation == b"s":
-            return b"y" + _STAT.pack(found.st_mode, found.st_ino, found.st_ctime_ns, found.st_size), None
-        if operation == b"l" and stat.S_ISLNK(found.st_mode):
-            return b"y" + os.readlink(b"", dir_fd=fd), None
-        flags = {b"f": os.O_NONBLOCK, b"d": os.O_DIRECTORY}.get(operation, 0)
-        wanted = {b"f": stat.S_ISREG, b"d": stat.S_ISDIR}.get(operation)
-        if wanted is None or not wanted(found.st_mode):
-            raise FileNotFoundError
-        # Opened through the descriptor that was looked at: the name may mean something else by now.
-        return b"y", os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | flags | os.O_CLOEXEC | os.O_NOCTTY)
-    finally:
-        os.close(fd)
-
-
-def _open_owned(root: bytes, path: bytes, uid: int) -> int:
-    """An O_PATH descriptor of what belongs to ``uid`` at ``path``, reached component by component, no link followed.
-
-    A directory on the way that others may not enter must be the user's too: else root would lead him past it.
-    """
-    fd = os.open(root, _PATH_FLAGS | os.O_DIRECTORY)
-    for name in filter(None, path.split(b"/")):
-        found = os.fstat(fd)
-        if found.st_uid != uid and not found.st_mode & stat.S_IXOTH:
-            os.close(fd)
-            raise PermissionError
-        try:
-            inner = os.open(name, _PATH_FLAGS, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = inner
-    if os.fstat(fd).st_uid != uid:
-        os.close(fd)
-        raise PermissionError
-    return fd
-
-
 def _encode(request: ReadRequest) -> bytes:
-    return (request.digest or bytes(32)) + struct.pack(">q", request.size) + request.path + b"\0"
+    return EXPECTED.pack(request.digest, request.size) + request.path + b"\0"
 
 
 def _start(account: Account, child: socket.socket) -> subprocess.Popen[bytes]:
-    """Start the program; its text travels in a sealed memory file that any user can read but nobody can change."""
+    """Start the program; it travels in a sealed memory file that any user can read but nobody can change."""
     program = os.memfd_create("program", os.MFD_ALLOW_SEALING)
     try:
         os.write(program, _program())
@@ -336,24 +297,12 @@ def _start(account: Account, child: socket.socket) -> subprocess.Popen[bytes]:
 
 @functools.cache
 def _program() -> bytes:
-    with open(os.path.join(os.path.dirname(__file__), "tree_reader.py"), "rb") as file:
-        return file.read()
-
-
-def in_parallel(calls: Iterable[Callable[[], None]]) -> None:
-    """Run calls as greenlets and wait for all of them; the first error is raised after all have ended."""
-    errors: list[Exception] = []
-
-    def run(call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception as error:
-            errors.append(error)
-
-    greenlets = [gevent.spawn(run, call) for call in calls]
-    try:
-        gevent.joinall(greenlets)
-    finally:
-        gevent.killall(greenlets)
-    if errors:
-        raise errors[0]
+    """The program and its parts as one archive that Python runs as it is."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as parts:
+        parts.writestr("__main__.py", "from shell.tree_reader import main\n\nmain()\n")
+        parts.writestr("shell/__init__.py", "")
+        for name in ("tree_channel", "tree_scanner", "tree_files", "tree_reader"):
+            with open(os.path.join(os.path.dirname(__file__), f"{name}.py"), "rb") as file:
+                parts.writestr(f"shell/{name}.py", file.read())
+    return archive.getvalue()

@@ -1,8 +1,9 @@
-"""Long loops of one greenlet that leave the others their turn."""
+"""Greenlets that share their time: long loops that leave others their turn, and calls side by side."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 
 import gevent
 
@@ -22,3 +23,22 @@ class Turns:
         if time.monotonic() - self._since > _SLICE_S:
             gevent.sleep(0)
             self._since = time.monotonic()
+
+
+def in_parallel(calls: Iterable[Callable[[], None]]) -> None:
+    """Run calls as greenlets and wait for all of them; the first error is raised after all have ended."""
+    errors: list[Exception] = []
+
+    def run(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    greenlets = [gevent.spawn(run, call) for call in calls]
+    try:
+        gevent.joinall(greenlets)
+    finally:
+        gevent.killall(greenlets)
+    if errors:
+        raise errors[0]

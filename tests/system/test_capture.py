@@ -207,6 +207,24 @@ def test_what_belongs_to_others_and_is_closed_is_left_out(world: World) -> None:
         assert b"own words" not in submission.final_diff()
 
 
+def test_a_directory_that_is_closed_and_not_the_agents_counts_as_unchanged(world: World) -> None:
+    with world.capturing() as (capture, submission):
+        capture.diff()
+        os.chown(world.source / "src", 0, 0)
+        (world.source / "src").chmod(0o700)
+        assert capture.diff() == b""
+        submission.prepare()
+        assert differences(snapshot(world.clone), world.clone_at_start) == []
+        os.chown(world.source / "src", world.agent.uid, world.agent.gid)
+        as_agent("echo x >> src/main.c; rm src/util.c", world.source)
+        assert {file.path: file.status for file in capture.files()} == {
+            "src/main.c": "modified",
+            "src/util.c": "deleted",
+        }
+        as_agent("rm -r src", world.source)
+        assert {file.status for file in capture.files()} == {"deleted"}
+
+
 @pytest.mark.parametrize(
     "act", ["rm -r project", "mv project p2", "mv project p2; ln -s p2 project", "mv project p2; mkfifo project"]
 )
@@ -277,6 +295,40 @@ def test_a_write_through_a_mapping_is_in_the_final_patch(world: World) -> None:
         gevent.sleep(0.8)
         capture.diff()
         writer.get()
+        submission.prepare()
+        assert differences(snapshot(world.clone), world.expected()) == []
+
+
+def test_a_lease_on_a_file_only_delays(world: World) -> None:
+    # The holder ignores that somebody wants the file, and keeps it for three seconds.
+    program = (
+        "import fcntl, os, signal, time; signal.signal(signal.SIGIO, lambda *a: None);"
+        "fd = os.open('README', os.O_RDWR); os.write(fd, b'leased'); fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK);"
+        "open('out/held', 'w').close(); time.sleep(3)"
+    )
+    with world.capturing() as (capture, _submission):
+        capture.diff()
+        holder = gevent.spawn(as_agent, f'/usr/bin/python3 -c "{program}"', world.source)
+        while not (world.source / "out" / "held").exists():
+            gevent.sleep(0.02)
+        assert b"+leased" in capture.diff()
+        holder.get()
+
+
+def test_rules_that_come_and_go_leave_nothing_behind(world: World) -> None:
+    with world.capturing() as (capture, submission):
+        as_agent(
+            "mkdir -p n/m .gitignore.d; echo 'n/' >> .gitignore; echo '*.x' > n/m/.gitignore; echo n > o", world.source
+        )
+        assert {file.path for file in capture.files()} == {".gitignore", "o"}
+        as_agent("rm -r n; echo file > n", world.source)
+        assert {file.path for file in capture.files()} == {".gitignore", "o", "n"}
+        as_agent(
+            "rm .gitignore; mkdir -p .gitignore/a; echo '*.y' > .gitignore/a/.gitignore; echo 1 > 1.y", world.source
+        )
+        capture.files()
+        as_agent("rm -r .gitignore; echo '*.y' > .gitignore", world.source)
+        assert {file.path for file in capture.files()} == {".gitignore", "o", "n"}
         submission.prepare()
         assert differences(snapshot(world.clone), world.expected()) == []
 

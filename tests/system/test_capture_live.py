@@ -54,6 +54,14 @@ def test_a_whole_run(daemon: LiveDaemon) -> None:
     assert daemon.agent.get("/final_diff").json()["diff"] == diff
 
 
+def test_names_and_contents_that_are_no_text_are_answered_as_text(daemon: LiveDaemon) -> None:
+    daemon.bash(r"""printf '\xff\xfe\n' > $'a\xffb'; printf 'x\n' > 'naïve "q"'; printf '\xc3' >> README""")
+    answer = daemon.agent.get("/files")
+    assert [file["path"] for file in answer.json()["files"]] == ["README", "a\ufffdb", 'naïve "q"']
+    assert "+\ufffd\ufffd\n" in daemon.agent.get("/diff").json()["diff"]
+    answer.content.decode("utf-8")
+
+
 def test_a_source_directory_that_is_gone_is_a_500(daemon: LiveDaemon) -> None:
     daemon.bash(
         "chmod -R u+w . ; cd /; rm -rf -- " + str(daemon.task.source) + "/* " + str(daemon.task.source) + "/.g*"
