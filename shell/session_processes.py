@@ -15,12 +15,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import gevent
 
 _TICKS = os.sysconf("SC_CLK_TCK")
+_PROCESSES_PER_TURN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,8 @@ def process(pid: int) -> Process | None:
 def descendants(root: int) -> list[Process]:
     """Every living process below ``root``. Orphans count: the shell adopts them, see session_terminal."""
     children: dict[int, list[Process]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (found := process(int(name))) and found.state not in "ZX":
-            children.setdefault(found.parent, []).append(found)
+    for found in _everyone():
+        children.setdefault(found.parent, []).append(found)
     below, todo = [], [root]
     while todo:
         more = children.pop(todo.pop(), [])
@@ -67,8 +67,16 @@ def descendants(root: int) -> list[Process]:
 
 def in_sessions(sessions: Collection[int]) -> list[Process]:
     """Every living process of these terminal sessions."""
-    everyone = (process(int(name)) for name in os.listdir("/proc") if name.isdigit())
-    return [found for found in everyone if found and found.session in sessions and found.state not in "ZX"]
+    return [found for found in _everyone() if found.session in sessions]
+
+
+def _everyone() -> Iterator[Process]:
+    """Every living process. Others get their turn in between: there may be thousands."""
+    for count, name in enumerate(os.listdir("/proc")):
+        if count % _PROCESSES_PER_TURN == 0:
+            gevent.sleep(0)
+        if name.isdigit() and (found := process(int(name))) and found.state not in "ZX":
+            yield found
 
 
 def end_all(find: Callable[[], list[Process]], uid: int, within_s: float) -> bool:
@@ -121,6 +129,8 @@ def send_signal(processes: Iterable[Process], number: int, uid: int) -> None:
             fd = os.pidfd_open(target.pid)
             try:
                 now = process(target.pid)
+                # /proc shows root as the owner of a process that cannot be traced. No descendant of the shell can be
+                # root's: the shell runs with no_new_privs.
                 if now and now.started == target.started and os.stat(f"/proc/{target.pid}").st_uid in (uid, 0):
                     signal.pidfd_send_signal(fd, number)
             finally:

@@ -9,16 +9,16 @@ Checked by: tests/unit/shell/test_session_protocol.py and the conformance cases.
 
 How it works. An interactive bash runs the text in PROMPT_COMMAND before it prompts, and there, unlike at its
 prompt, it neither prints "[1] 4711" for a job nor "[1]+ Done" when one ends. So each command is one line that sets
-PROMPT_COMMAND to: give the user's prompt variables back, say "started", run the command's text with its own streams,
-say the exit code, take the prompt variables away again. A second line does the same after a text that was cut short,
-and says that the prompt was reached.
+PROMPT_COMMAND to: give the user's prompt variables back, run the command's text with its own streams, say the exit
+code, take the prompt variables away again. A second line does the same once the prompt was reached; after a text that
+was cut short it is the only one that does.
 
 The prompt variables are kept by the daemon between commands: nobody sees the prompt, and what they hold may run
 programs, wait, or exit.
 
 The price of the silence: what ran in the foreground stays in bash's job table until the prompt, where ``jobs`` and
 ``%1`` would meet it. Text that speaks of jobs is therefore sourced from a file, where bash clears them away at once
-(and says when one is done). So is text with so many quotes that quoting them again would take bash seconds.
+(and says when one is done). So is text that is large, or has so many quotes that quoting them again would be slow.
 
 Bash "says" something through a redirection that must fail: it names the file that cannot be opened on its own
 standard error. That is no command, so it can be neither shadowed nor traced, and it costs no process.
@@ -43,6 +43,7 @@ _ESCAPES[b"'"] = b"\\'"
 _NAMES = (b"eval", b"source", b"builtin", b"command")
 _ANY_NAME = re.compile(rb"eval|source|builtin|command|\.\s")
 _JOB_WORDS = re.compile(rb"(?:^|[\s\"'])%[\d%+?-]|\b(?:jobs|fg|bg|disown)\b|\bwait\s+-")
+_LARGE_BYTES = 1 << 16
 # Bash measures the rest of the text at each quote.
 _COSTLY = 1 << 28
 
@@ -52,6 +53,7 @@ _WORD = rb"((?:'[^'\n]*'|\\'|\$'(?:[^'\\\n]|\\.)*')*)"
 
 _LEAVE_POSIX = b"\\unset POSIXLY_CORRECT\n"
 
+_REFUSED = re.compile(rb"^bash: (?:%s): " % b"|".join(_PROMPTS), re.MULTILINE)
 _NO_STREAMS = re.compile(
     rb"^bash: (?:/dev/null|[^:\n]*/(?:out|err|command)|redirection error|start_pipeline|pipe error): [^\n]+$",
     re.MULTILINE,
@@ -68,7 +70,6 @@ _DEATHS = frozenset(
 class Said(enum.Enum):
     """What one line from bash means."""
 
-    STARTED = "s"
     ENDED = "e"
     READY = "r"
     SHADOWED = "f"
@@ -78,7 +79,7 @@ class Said(enum.Enum):
 class Report:
     """One message of bash's. ``number`` is ``$?``, for SHADOWED the index of a name.
 
-    ``prompts`` of ENDED: the values of the prompt variables, each as a word of bash's own quoting or empty.
+    ``prompts`` of ENDED and READY: the values of the prompt variables, each as a word of bash's own quoting or empty.
     """
 
     said: Said
@@ -87,12 +88,10 @@ class Report:
 
 
 _KINDS = {kind.value.encode(): kind for kind in Said}
-# Compiled once: the nonce is compared afterwards.
+# Matched at one place of a line only, so that no line, however long, takes more than one pass.
+_MARK = b"/dev/null/"
 _REPORT = re.compile(
-    rb"[^\n]*/dev/null/([0-9a-f]{24})\.([serf])\.(\d{1,3})"
-    + rb"(?:\."
-    + b"/".join([_WORD] * len(_PROMPTS))
-    + rb")?: [^\n]*\n"
+    _MARK + rb"([0-9a-f]{24})\.([erf])\.(\d{1,3})" + rb"(?:\." + b"/".join([_WORD] * len(_PROMPTS)) + rb")?: "
 )
 
 
@@ -107,11 +106,11 @@ def _say(nonce: bytes, said: Said, number: bytes = b"$?") -> bytes:
     return b'9<"/dev/null/%s.%s.%s" || _=' % (nonce, said.value.encode(), number)
 
 
-def _say_ended(nonce: bytes) -> bytes:
+def _say_and_hide(nonce: bytes, said: Said) -> bytes:
     """Says the exit code and what the prompt variables hold, and empties these."""
     values = b"/".join(b"${%s+${%s@Q}}" % (name, name) for name in _PROMPTS)
     empty = b" ".join(b"%s=" % name for name in _PROMPTS)
-    return b'9<"/dev/null/%s.e.$?.%s" || %s' % (nonce, values, empty)
+    return b'9<"/dev/null/%s.%s.$?.%s" || %s' % (nonce, said.value.encode(), values, empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ class Command:
 
 def belongs_in_file(text: bytes) -> bool:
     """Whether ``text`` is better sourced than evaluated, see above."""
-    return _JOB_WORDS.search(text) is not None or len(text) * text.count(b"'") > _COSTLY
+    return len(text) > _LARGE_BYTES or len(text) * text.count(b"'") > _COSTLY or _JOB_WORDS.search(text) is not None
 
 
 def may_shadow(text: bytes) -> bool:
@@ -155,7 +154,7 @@ def command_lines(command: Command) -> bytes:
     """The lines that make bash run the command and report under its nonce."""
     nonce = command.nonce
     prompts = (b"%s=%s" % pair for pair in zip(_PROMPTS, command.prompts, strict=True))
-    body = b"; ".join((*prompts, _say(nonce, Said.STARTED), _run(command), _say_ended(nonce)))
+    body = b"; ".join((*prompts, _run(command), _say_and_hide(nonce, Said.ENDED)))
     check = _shadow_check(nonce) if may_shadow(command.text) else b""
     return b" PROMPT_COMMAND=%s\n%s" % (quoted(body + check), _second_line(nonce))
 
@@ -172,38 +171,44 @@ def startup_lines(nonce: bytes, setup: bytes) -> bytes:
 
 
 def _second_line(nonce: bytes) -> bytes:
-    # READY first: where a prompt variable is read-only, emptying it makes bash drop the rest of the line.
-    return b" %s; %s\n" % (_say(nonce, Said.READY), _say_ended(nonce))
+    return b" %s\n" % _say_and_hide(nonce, Said.READY)
 
 
 def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:
-    """The reports under ``nonce`` in what bash wrote, in order, and everything around them from the last STARTED on."""
-    found: list[Report] = []
-    others: list[bytes] = []
-    end = 0
-    for match in _REPORT.finditer(data):
-        if match[1] != nonce:
-            continue
-        said, number, *prompts = match.groups()[1:]
-        found.append(Report(_KINDS[said], int(number), tuple(word or b"" for word in prompts)))
-        others = [] if found[-1].said is Said.STARTED else [*others, data[end : match.start()]]
-        end = match.end()
-    return found, b"".join(others) + data[end:]
+    """The reports under ``nonce`` in what bash wrote, in order, and the lines that are no reports."""
+    if _MARK not in data:
+        return [], data
+    found, others = [], []
+    for line in data.splitlines(keepends=True):
+        match = _REPORT.match(line, max(0, line.find(_MARK)))
+        if match is None or not line.endswith(b"\n"):
+            others.append(line)
+        elif match[1] == nonce:
+            said, number, *prompts = match.groups()[1:]
+            found.append(Report(_KINDS[said], int(number), tuple(word or b"" for word in prompts)))
+    return found, b"".join(others)
+
+
+def was_refused(messages: bytes) -> bool:
+    """Whether bash did not run the text because a prompt variable is read-only. To ask when ENDED was not said."""
+    return _REFUSED.search(messages) is not None
 
 
 def last_words(messages: bytes) -> bytes:
-    """What bash wrote to its standard error after its last report, when it ended: an EXIT trap's output."""
+    """What bash wrote to its standard error, its reports aside, when it ended: an EXIT trap's output."""
     # With `set -x` there is our own line too, and nothing tells where it ends.
     return b"" if b" -- " in messages or b"/dev/null/" in messages else messages
 
 
 def without_reports(nonce: bytes, stderr: bytes) -> bytes:
     """A dead shell's stderr without our reports: it got them when the command had closed bash's own descriptors."""
-    return re.sub(rb"[^\n]*" + nonce + rb"[^\n]*\n", b"", stderr) if nonce in stderr else stderr
+    if nonce not in stderr:
+        return stderr
+    return b"".join(line for line in stderr.splitlines(keepends=True) if nonce not in line)
 
 
 def streams_failed(messages: bytes) -> bool:
-    """Whether what bash wrote after STARTED means that it could not open the streams, and so did not run the text."""
+    """Whether what bash wrote means that it could not open the streams, and so did not run the text."""
     return _NO_STREAMS.search(messages) is not None
 
 

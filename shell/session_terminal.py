@@ -24,11 +24,14 @@ from typing import Any
 import gevent
 import pexpect
 import ptyprocess
+from gevent import monkey
 
 from shell.accounts import Account, child_setup
 from shell.errors import CommandError
 from shell.session_streams import Reader
 
+# Asked without waiting, so gevent's own, which goes through the hub, has nothing to add.
+_poll = monkey.get_original("select", "poll")
 _PR_SET_CHILD_SUBREAPER = 36
 _TIOCGPTPEER = 0x5441
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -106,6 +109,8 @@ class BashProcess:
         self._mode = termios.tcgetattr(self._terminal)
         self._screen = Reader(os.dup(self._child.child_fd), lambda data: None)
         self._pidfd = os.pidfd_open(self.pid)
+        self._poll = _poll()
+        self._poll.register(self._pidfd, select.POLLIN)
         self._death = gevent.get_hub().loop.io(self._pidfd, 1)
         self._on_death = on_death
         self._death.start(self._died)
@@ -113,7 +118,7 @@ class BashProcess:
     @property
     def is_alive(self) -> bool:
         """Whether bash, or the program it was replaced by, still runs."""
-        return self._pidfd >= 0 and not select.select([self._pidfd], [], [], 0)[0]
+        return self._pidfd >= 0 and not self._poll.poll(0)
 
     def send(self, data: bytes) -> None:
         """Write to bash's input; waits cooperatively while the pipe is full. A bash that is gone is no error."""

@@ -1,0 +1,183 @@
+"""One command in the persistent bash, from its first byte to its end, whatever it does in between.
+
+Runs as: the daemon (root); it signals processes of the agent.
+Distrusts: the command: it may wait for a person, stop the shell, ignore signals, hide its processes, never end.
+Promises: it ends: by itself, at its time limit, or when it is stopped; in the latter cases its foreground processes are
+  gone, jobs of before and its own jobs in the background stay, and the shell stays if it can be interrupted at all.
+Does not promise: an end of what forks faster than it can be stopped and killed.
+Checked by: tests/conformance (timeouts, endings, input), tests/system/test_bash_session.py.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import gevent
+
+from shell.command import Ending
+from shell.session_processes import Process, boot_ticks, foreground, process, send_signal
+from shell.session_protocol import Said, streams_failed
+from shell.session_shell import Shell
+from shell.session_streams import Exchange
+from shell.stop import StopSignal
+
+TIMED_OUT_CODE = 124
+_LOOK_SECONDS = (0.05, 0.25, 0.5)
+_INTERRUPT_SECONDS = 0.5
+_KILL_SECONDS = 2.0
+_STORM_SECONDS = 1.0
+_PAUSE_SECONDS = 0.02
+_PROMPT_SECONDS = 1.0
+_READER_SECONDS = 0.02
+
+
+class Run:
+    """One command from its first byte to its end."""
+
+    def __init__(
+        self, shell: Shell, exchange: Exchange, uid: int, text: bytes, limit_s: float | None, stop: StopSignal
+    ) -> None:
+        self._shell = shell
+        self._bash = shell.process
+        self._exchange = exchange
+        self._uid = uid
+        self._text = text
+        self._limit_s = limit_s
+        self._stop = stop
+        self._since_ticks = boot_ticks()
+        self._started = time.monotonic()
+        self._direct = False
+        self._ended_at: float | None = None
+        self.code = 0
+        self.ending = Ending.EXITED
+        self.died = False
+        self.note = b""
+
+    def wait(self) -> None:
+        """Run it to its end, which then is in ``code``, ``ending`` and ``died``; ``note`` is our line for stderr."""
+        self._stop.event.rawlink(self._shell.wake)
+        try:
+            self._send(direct=False)
+            self.ending = self._wait()
+            if self.ending is not Ending.EXITED:
+                self.note = _ending_note(self.ending, self._limit_s, self._stop)
+                self._end_foreground()
+            self.code = self._code()
+        finally:
+            self._stop.event.unlink(self._shell.wake)
+        if self.ending is Ending.TIMED_OUT:
+            self.code = TIMED_OUT_CODE
+
+    def _send(self, *, direct: bool) -> None:
+        self._direct = direct
+        self._shell.send(self._text, self._exchange, direct=direct)
+
+    def _is_over(self) -> bool:
+        """Whether bash is back at its prompt: only then has it said all that belongs to this command."""
+        if self._shell.heard(Said.READY):
+            return True
+        if self._shell.heard(Said.ENDED) is None:
+            return False
+        # What runs at the prompt is no part of the command and may take its time.
+        self._ended_at = self._ended_at or time.monotonic()
+        return time.monotonic() - self._ended_at > _PROMPT_SECONDS
+
+    def _wait(self) -> Ending:
+        looks = 0
+        while True:
+            if self._is_over():
+                if self._direct or not self._shell.refused():
+                    return Ending.EXITED
+                self._send(direct=True)
+            if not self._bash.is_alive:
+                return Ending.EXITED
+            if self._stop.is_set():
+                return Ending.STOPPED
+            elapsed = time.monotonic() - self._started
+            if self._limit_s is not None and elapsed >= self._limit_s:
+                return Ending.TIMED_OUT
+            look_s = _LOOK_SECONDS[min(looks, len(_LOOK_SECONDS) - 1)]
+            wait_s = look_s if self._limit_s is None else min(look_s, self._limit_s - elapsed)
+            if not self._shell.wait(wait_s):
+                looks += 1
+                self._look_after()
+
+    def _look_after(self) -> None:
+        """Help a command along that would wait for a person: at the terminal, or to continue a stopped shell."""
+        self._bash.give_end_of_file()
+        self._shell.wait(_READER_SECONDS)
+        self._bash.settle()
+        state = process(self._bash.pid)
+        if state is not None and state.state == "T":
+            self._bash.signal(signal.SIGCONT)
+
+    @property
+    def streams_failed(self) -> bool:
+        """Whether the text was not run because bash could not open its streams, say after ``ulimit -n 3``."""
+        return self.code == 1 and not self.died and streams_failed(self._shell.messages)
+
+    def _code(self) -> int:
+        """The command's exit code; the shell's own when that has ended instead of reporting one."""
+        if not self._bash.is_alive:
+            self._bash.read_messages()
+        # READY alone comes when the text was cut short.
+        report = self._shell.heard(Said.ENDED, Said.READY)
+        if report is not None:
+            self._bash.settle()
+            return report.number
+        self.died = True
+        return self._bash.code()
+
+    def _end_foreground(self) -> None:
+        """What Ctrl-C would do, then SIGKILL to the command's processes, at last to the shell."""
+        self._interrupt()
+        self._wait_over(_INTERRUPT_SECONDS)
+        started = time.monotonic()
+        while self._kill(stop_first=time.monotonic() - started > _STORM_SECONDS) or not self._gone():
+            if time.monotonic() - started > _KILL_SECONDS:
+                # It does not come back: its loop ignores SIGINT, or it starts processes faster than they are killed.
+                self._bash.signal(signal.SIGKILL)
+                self._wait_over(_PROMPT_SECONDS)
+                return
+            self._wait_over(_PAUSE_SECONDS)
+            if not self._gone():
+                self._interrupt_shell()
+                self._wait_over(_PAUSE_SECONDS)
+
+    def _interrupt(self) -> None:
+        send_signal(self._foreground(), signal.SIGINT, self._uid)
+        # Like on a terminal the shell itself is only interrupted while it has no program in the foreground.
+        if self._bash.foreground_group() == self._bash.pid:
+            self._interrupt_shell()
+
+    def _interrupt_shell(self) -> None:
+        self._bash.signal(signal.SIGINT)
+        self._bash.signal(signal.SIGCONT)
+
+    def _kill(self, *, stop_first: bool) -> bool:
+        """Kill the command's processes; whether there were any. Stopped ones do not fork: that ends a storm of them."""
+        targets = self._foreground()
+        if stop_first:
+            send_signal(targets, signal.SIGSTOP, self._uid)
+        send_signal(targets, signal.SIGKILL, self._uid)
+        return bool(targets)
+
+    def _foreground(self) -> list[Process]:
+        return foreground(self._bash.pid, self._bash.foreground_group(), self._since_ticks)
+
+    def _gone(self) -> bool:
+        return self._is_over() or not self._bash.is_alive
+
+    def _wait_over(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._gone() and (left := deadline - time.monotonic()) > 0:
+            self._shell.wait(left)
+        if self._gone():
+            gevent.sleep(0.001)
+
+
+def _ending_note(ending: Ending, limit_s: float | None, stop: StopSignal) -> bytes:
+    if ending is Ending.TIMED_OUT:
+        return b"ssebench: the command was stopped at its time limit of %g seconds\n" % (limit_s or 0)
+    return b"ssebench: the command was stopped because %s\n" % (stop.reason or "").encode()

@@ -1,0 +1,139 @@
+"""One life of the persistent bash: what is sent to it, what it reported, and what it has to be told again.
+
+Runs as: the daemon.
+Distrusts: every message: the agent's code runs in the same bash. A false one spoils the agent's own answers, no more.
+Promises: what is kept of the messages is bounded; a command is told the exit code and the prompt variables that the
+  one before it left.
+Does not promise: that bash ever answers; whoever waits has a limit.
+Checked by: tests/conformance, tests/system/test_bash_session.py.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+
+from gevent.event import Event
+
+from shell.accounts import Account
+from shell.session_protocol import (
+    Command,
+    Report,
+    Said,
+    belongs_in_file,
+    command_lines,
+    direct_lines,
+    file_text,
+    may_shadow,
+    reports,
+    startup_lines,
+    was_refused,
+)
+from shell.session_streams import Exchange
+from shell.session_terminal import BashProcess
+
+_START_SECONDS = 10.0
+_PROMPT_SECONDS = 2.0
+_LOOK_SECONDS = 0.25
+_MESSAGE_BYTES = 1 << 14
+
+
+class Shell:
+    """A bash process and the conversation with it."""
+
+    def __init__(self, account: Account, source: str, environment: Mapping[str, str], *, read_rc: bool) -> None:
+        self.code = 0
+        self.messages = b""
+        self.loose_output = b""
+        self.nonce = b""
+        self._turned = Event()
+        self._heard: list[Report] = []
+        self._shadowed: frozenset[int] = frozenset()
+        self._checks_names = False
+        self._prompts: tuple[bytes, ...] = (b"", b"", b"")
+        self.process = BashProcess(
+            account,
+            source,
+            environment,
+            read_rc=read_rc,
+            on_message=self._take_message,
+            on_output=self._take_output,
+            on_death=self.wake,
+        )
+
+    def start(self, setup: bytes) -> bool:
+        """Send ``setup`` and wait for the first prompt; False when it does not come."""
+        self._begin(checks_names=True)
+        self.process.send(startup_lines(self.nonce, setup))
+        deadline = time.monotonic() + _START_SECONDS
+        while self.process.is_alive and time.monotonic() < deadline:
+            if self.heard(Said.READY):
+                return self.at_prompt()
+            if not self.wait(_LOOK_SECONDS):
+                self.process.give_end_of_file()
+        return False
+
+    def at_prompt(self) -> bool:
+        """Whether bash is at its prompt, ready for a command; waits a little for it."""
+        deadline = time.monotonic() + _PROMPT_SECONDS
+        while not self.heard(Said.READY):
+            left = deadline - time.monotonic()
+            if left <= 0 or not self.process.is_alive:
+                return False
+            self.wait(min(left, _LOOK_SECONDS))
+        self._remember()
+        return self.process.is_alive
+
+    def send(self, text: bytes, exchange: Exchange, *, direct: bool) -> None:
+        """Have bash run ``text``; from now on only what it reports about this command counts."""
+        code, shadowed, prompts = self.code, self._shadowed, self._prompts
+        self._begin(checks_names=may_shadow(text) and not direct)
+        in_file = belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
+        command = Command(self.nonce, text, code, exchange.paths, shadowed, prompts, in_file)
+        self.process.send(direct_lines(command) if direct else command_lines(command))
+
+    def heard(self, *kinds: Said) -> Report | None:
+        """The first report of one of these kinds on the current command."""
+        return next((report for report in self._heard if report.said in kinds), None)
+
+    def refused(self) -> bool:
+        """Whether the prompt came without the text having run."""
+        return self.heard(Said.ENDED) is None and was_refused(self.messages)
+
+    def wait(self, seconds: float | None) -> bool:
+        """Until bash reports or dies or somebody calls ``wake``; False when ``seconds`` went by instead."""
+        happened: bool = self._turned.wait(seconds)
+        self._turned.clear()
+        return happened
+
+    def wake(self, _: object = None) -> None:
+        """End the current ``wait``."""
+        self._turned.set()
+
+    def _begin(self, *, checks_names: bool) -> None:
+        self.nonce = secrets.token_hex(12).encode()
+        self.messages = b""
+        self.loose_output = b""
+        self._heard = []
+        self._checks_names = checks_names
+        self._turned.clear()
+
+    def _remember(self) -> None:
+        """Take over what the reports on the last command say about the shell."""
+        last = self.heard(Said.ENDED, Said.READY)
+        if last is not None and last.prompts:
+            self._prompts = last.prompts
+        if self._checks_names:
+            self._shadowed = frozenset(report.number for report in self._heard if report.said is Said.SHADOWED)
+
+    def _take_message(self, data: bytes) -> None:
+        found, rest = reports(self.nonce, self.messages + data)
+        self.messages = rest[-_MESSAGE_BYTES:]
+        if found:
+            self._heard += found
+            self._turned.set()
+
+    def _take_output(self, data: bytes) -> None:
+        """Bash itself wrote to its standard output: of interest when it was an EXIT trap."""
+        self.loose_output = (self.loose_output + data)[-_MESSAGE_BYTES:]

@@ -1,0 +1,125 @@
+"""What is sent to bash and what is understood of its answers."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shell.session_protocol import (
+    Command,
+    Paths,
+    Report,
+    Said,
+    belongs_in_file,
+    command_lines,
+    death_notices,
+    direct_lines,
+    may_shadow,
+    quoted,
+    reports,
+    streams_failed,
+    was_refused,
+    without_reports,
+)
+
+_NONCE = b"0123456789abcdef01234567"
+_PATHS = Paths("/x/out", "/x/err", "/x/command")
+
+
+def _command(text: bytes, *, code: int = 0, shadowed: frozenset[int] = frozenset(), in_file: bool = False) -> Command:
+    return Command(_NONCE, text, code, _PATHS, shadowed, (b"", b"", b""), in_file)
+
+
+def test_bash_reads_every_byte_of_a_quoted_text_back() -> None:
+    text = bytes(range(1, 256)) + b"'\"\\$`!\n"
+    done = subprocess.run(["/bin/bash", "-c", b"printf %s " + quoted(text)], stdout=subprocess.PIPE, check=True)
+    assert done.stdout == text
+
+
+def test_bash_reads_a_text_quoted_twice_back() -> None:
+    text = bytes(range(1, 256))
+    script = b"eval " + quoted(b"printf %s " + quoted(text))
+    assert subprocess.run(["/bin/bash", "-c", script], stdout=subprocess.PIPE, check=True).stdout == text
+
+
+@given(st.binary(max_size=200).map(lambda data: data.replace(b"\0", b"")))
+def test_a_command_is_two_lines_whatever_its_text(text: bytes) -> None:
+    for lines in (command_lines(_command(text)), direct_lines(_command(text))):
+        assert lines.count(b"\n") == 2
+        assert lines.endswith(b"\n")
+        assert b"!" not in lines  # history expansion
+
+
+def test_a_report_is_found_among_other_messages() -> None:
+    data = b"noise\nbash: /dev/null/%s.e.7.'a'/''/$'b\\'c': Not a directory\nmore\n" % _NONCE
+    found, rest = reports(_NONCE, data)
+    assert found == [Report(Said.ENDED, 7, (b"'a'", b"''", b"$'b\\'c'"))]
+    assert rest == b"noise\nmore\n"
+
+
+def test_a_report_under_another_nonce_means_nothing() -> None:
+    data = b"bash: /dev/null/%s.r.0.//: Not a directory\n" % _NONCE.replace(b"0", b"f")
+    assert reports(_NONCE, data) == ([], b"")
+
+
+def test_half_a_report_waits_for_its_other_half() -> None:
+    data = b"bash: /dev/null/%s.r.0.//: Not a dir" % _NONCE
+    assert reports(_NONCE, data) == ([], data)
+
+
+@pytest.mark.parametrize("word", [b"x y", b"'a'b", b"$(id)", b"'a\nb'", b'"a"'])
+def test_a_prompt_value_that_is_no_single_quoted_word_is_no_report(word: bytes) -> None:
+    # It would be put back into a line of ours.
+    found, _ = reports(_NONCE, b"bash: /dev/null/%s.e.7.%s//: Not a directory\n" % (_NONCE, word))
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("text", "in_file"),
+    [
+        (b"kill %1", True),
+        (b"fg", True),
+        (b"jobs -l", True),
+        (b"wait -n", True),
+        (b"wait $!", False),
+        (b"date +%d; printf '%s' x", False),
+        (b"'" * 20_000, True),
+        (b"echo 'a'", False),
+    ],
+)
+def test_text_about_jobs_and_text_of_many_quotes_goes_through_the_file(text: bytes, in_file: bool) -> None:
+    assert belongs_in_file(text) is in_file
+
+
+def test_a_function_named_eval_is_gone_around() -> None:
+    assert b"\\\\eval -- " in command_lines(_command(b"true"))
+    assert b"\\\\builtin eval -- " in command_lines(_command(b"true", shadowed=frozenset({0})))
+    assert b"\\\\command eval -- " in command_lines(_command(b"true", shadowed=frozenset({0, 2})))
+    assert b"POSIXLY_CORRECT=1 " in command_lines(_command(b"true", shadowed=frozenset({0, 2, 3})))
+
+
+def test_names_are_only_checked_after_text_that_could_change_them() -> None:
+    assert may_shadow(b"eval() { :; }")
+    assert may_shadow(b". ./functions")
+    assert not may_shadow(b"ls -l")
+
+
+def test_only_lines_that_tell_of_a_death_are_passed_on() -> None:
+    messages = b"[1]+  Done   sleep 1\nSegmentation fault\nAborted (core dumped)\nKilled by me\nInterrupt\n"
+    assert death_notices(messages) == b"Segmentation fault\nAborted (core dumped)\n"
+
+
+def test_failed_streams_and_read_only_prompts_are_told_apart() -> None:
+    assert streams_failed(b"bash: /run/x/out: Too many open files\n")
+    assert streams_failed(b"bash: redirection error: cannot duplicate fd: Invalid argument\n")
+    assert not streams_failed(b"bash: PS1: readonly variable\n")
+    assert was_refused(b"bash: PS1: readonly variable\n")
+    assert not was_refused(b"bash: x: readonly variable\n")
+
+
+def test_our_reports_are_taken_out_of_a_dead_shells_stderr() -> None:
+    line = b"bash: /dev/null/%s.e.0.//: Not a directory\n" % _NONCE
+    assert without_reports(_NONCE, b"a\n" + line + b"b\n") == b"a\nb\n"
