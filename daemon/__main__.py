@@ -32,6 +32,7 @@ from shell.errors import SSEBenchError
 
 _STOP_ACTIONS_SECONDS = 6.0
 _STOP_REQUESTS_SECONDS = 1.0
+_LAST_RESORT_SECONDS = 9.5
 _RESERVED_DESCRIPTORS = 256  # for children, files and the shell; the rest is for connections
 
 
@@ -121,6 +122,8 @@ def _raise_descriptor_limit() -> int:
 
 def _shut_down(servers: Sequence[Server], services: Services) -> None:
     """Within ten seconds: no new connections, actions stopped, their answers sent, children gone."""
+    # Whatever hangs, this does not: a supervisor would send SIGKILL next, and children outlive that no better.
+    gevent.spawn_later(_LAST_RESORT_SECONDS, os._exit, 0)
     for server in servers:
         server.close_gracefully()
     services.actions.close()

@@ -48,9 +48,9 @@ def streamed(pieces: Iterable[bytes]) -> Response:
 
 
 def large_answer(value: Mapping[str, Any]) -> Response:
-    """A value that may hold texts of any length, as strings or as bytes (of any content), as an answer."""
+    """An object that may hold texts of any length, its own fields also as bytes of any content, as an answer."""
     if _weight(value) <= _SMALL_BYTES:
-        return encoded(b"".join(_pieces(value)))
+        return answer({name: _shown(entry) for name, entry in value.items()})
     return streamed(_pieces(value))
 
 
@@ -85,6 +85,10 @@ def _weight(value: object) -> int:
     return sum(map(_weight, value)) if isinstance(value, list) else 0
 
 
+def _shown(value: object) -> object:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
 def _pieces(value: object) -> Iterator[bytes]:
     """The JSON of ``value``. Between two slices of a long text the other greenlets get their turn."""
     if isinstance(value, dict):
@@ -97,7 +101,7 @@ def _pieces(value: object) -> Iterator[bytes]:
     elif isinstance(value, (str, bytes)) and len(value) > PIECE_BYTES:
         yield from _string_pieces(value)
     else:
-        yield encode(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+        yield encode(_shown(value))
 
 
 def _string_pieces(text: str | bytes) -> Iterator[bytes]:

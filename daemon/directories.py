@@ -2,7 +2,7 @@
 
 Runs as: root. Distrusts: every directory on the way that somebody else could change.
 Promises: a path that passes cannot be pointed elsewhere by another user afterwards; nothing is changed through a link.
-Checked by: tests/system/test_start_directories.py.
+Checked by: tests/system/test_start.py, tests/system/test_listeners.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Promises: an answer has a length, comes in chunks, or ends with the connection, and says which; one that closes the
   connection says so (gevent's own handler closes silently, and a pooled client then sends into the void).
-Checked by: tests/system/test_http_behaviour.py.
+Checked by: tests/system/test_http_raw.py.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Answer:
         sized = any(name.lower() == "content-length" for name, _ in self._headers)
         self._has_body = self._has_body and self.code not in ("204", "304")
         self._chunked = self._has_body and not sized and self._version == "1.1"
-        self.closes = not self._keeps_alive() or (not sized and not self._chunked and self._has_body)
+        unsized = not sized and not self._chunked and self._has_body
+        self.closes = self.closes or unsized or not self._keeps_alive()
         head = self._head(sized)
         if self._chunked or len(data) > _ONE_SEND_BYTES:
             self._send(head)

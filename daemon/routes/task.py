@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gevent
 from flask import Blueprint, Response
 
 from daemon import schemas
@@ -37,4 +38,6 @@ def capabilities() -> Response:
 def reference() -> Response:
     """The answer to the task."""
     found = services()
-    return large_answer({"diff": reference_patch(found.task, found.settings.bench_path)})
+    # In a thread: the file may be large, and its disk slow.
+    patch = gevent.get_hub().threadpool.apply(reference_patch, (found.task, found.settings.bench_path))
+    return large_answer({"diff": patch})

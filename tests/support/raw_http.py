@@ -37,7 +37,11 @@ class RawClient:
         family = socket.AF_INET if isinstance(address, int) else socket.AF_UNIX
         self.socket = socket.socket(family)
         self.socket.settimeout(timeout_s)
-        self.socket.connect(("127.0.0.1", address) if isinstance(address, int) else address)
+        try:
+            self.socket.connect(("127.0.0.1", address) if isinstance(address, int) else address)
+        except BaseException:
+            self.socket.close()
+            raise
         self._buffer = b""
 
     def __enter__(self) -> RawClient:
