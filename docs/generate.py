@@ -109,14 +109,14 @@ def difficulty(levels: list[dict[str, Any]]) -> str:
 
 
 def settings_page(settings: list[dict[str, Any]]) -> str:
-    """The settings of the daemon, then those of the evaluator."""
+    """The settings, by who reads them."""
     parts = [
         NOTE.format(source="conf/daemon.yaml"),
         "# Settings\n",
         "Everything is set through environment variables. A value that does not parse stops the start with one line\n"
         "per problem; numbers are ASCII digits and nothing else.\n",
     ]
-    for reader in ("daemon", "evaluator"):
+    for reader in ("daemon", "evaluator", "SDK"):
         rows = [
             [f"`{row['variable']}`", row["type"], default(row), row["meaning"]]
             for row in settings
