@@ -140,8 +140,11 @@ class Target:
         """Nothing hidden in an answer, nothing hidden changed, the daemon answers in time."""
         leaked = [text[:2000] for text in self.answers if CANARY in text]
         assert not leaked, leaked
-        for path, found in self.hidden_hashes().items():
-            assert self.hashes.get(path) == found, path
+        now = self.hidden_hashes()
+        clone = str(self.daemon.task.clone)
+        assert now == {
+            path: found for path, found in self.hashes.items() if not (self.graded and path.startswith(clone))
+        }
         started = time.monotonic()
         assert self.daemon.agent.get("/version").status_code == 200
         assert time.monotonic() - started < ANSWER_SECONDS

@@ -1,4 +1,4 @@
-"""Promise: results, logs and state are root's; what is planted in their place stops the start, and nothing is followed."""
+"""Promise: results, logs and state are root's; what is planted in their place stops the start."""
 
 from __future__ import annotations
 
