@@ -5,12 +5,13 @@ Distrusts: arguments of actions. They are taken as they are or refused with ever
 
 from __future__ import annotations
 
-import math
 from typing import Any, NoReturn
 
 from marshmallow import RAISE, Schema, ValidationError, fields, validate
 
 from shell.errors import InvalidArgument
+
+_LONGEST_SECONDS = 10**9
 
 
 class StrictBoolean(fields.Boolean):
@@ -22,16 +23,15 @@ class StrictBoolean(fields.Boolean):
         return value
 
 
-class StrictNumber(fields.Float):
-    """A JSON number above 0."""
+class PositiveNumber(fields.Float):
+    """A JSON number above 0; beyond what a timer can count it makes no difference any more."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValidationError("must be a number")
-        # Beyond that a timer cannot count, and no limit of the daemon's is that long.
-        if not 0 < value <= 1e9 or not math.isfinite(value):
-            raise ValidationError("must be above 0 and at most 1000000000")
-        return float(value)
+        if not value > 0:
+            raise ValidationError("must be above 0")
+        return float(min(value, _LONGEST_SECONDS))
 
 
 class Text(fields.String):
@@ -75,7 +75,7 @@ class BashArgument(StrictSchema):
     """The argument of bash. timeout: seconds, capped by SSE_BASH_TIMEOUT."""
 
     command = Text(required=True, error_messages={"required": "is missing"})
-    timeout = StrictNumber()
+    timeout = PositiveNumber()
 
 
 def load(schema: Schema, argument: object) -> dict[str, Any]:

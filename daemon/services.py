@@ -10,6 +10,7 @@ from daemon import schemas
 from daemon.access import Access
 from daemon.actions import ActionQueue
 from daemon.answers import encode
+from daemon.budget import Budget
 from daemon.directories import archive_directory, check_ancestors, private_directory, results_directory
 from daemon.errors import StartError
 from daemon.settings import Settings
@@ -27,6 +28,9 @@ from shell.session import BashSession
 from tasks.config import Task, load_task
 from tasks.metadata import capabilities, metadata
 
+# Answers that wait for their clients, in numbers of SSE_OUTPUT_LIMIT; one answer holds up to two.
+_UNREAD_LIMITS = 8
+
 
 @dataclass(slots=True)
 class Services:
@@ -43,6 +47,7 @@ class Services:
     submission: Submission
     dialog: DialogFile
     tools: Tools
+    unread: Budget
     metadata: bytes
     capabilities: bytes
 
@@ -100,6 +105,7 @@ def build_services(settings: Settings, *, fresh: bool) -> Services:
         submission=Submission(capture, state, settings.repo_path, settings.results, task.source, agent),
         dialog=DialogFile(settings.archive, agent),
         tools=Tools(bencher, shell),
+        unread=Budget(_UNREAD_LIMITS * settings.output_limit),
         metadata=encode(schemas.Metadata().dump(metadata(task, settings.bench_path))),
         capabilities=encode(schemas.Capabilities().dump(capabilities(task))),
     )

@@ -33,4 +33,8 @@ def run_tool(name: str) -> Response:
     with stopped_when_gone(client) as stop, found.actions.turn(stop, from_agent=kind is not Kind.ADMIN):
         found.access.check_phase(kind)
         result = action.run(argument, stop)
-    return large_answer({"code": result.code, "stdout": result.stdout, "stderr": result.stderr})
+    size = len(result.stdout) + len(result.stderr)
+    found.unread.take(size)
+    answer = large_answer({"code": result.code, "stdout": result.stdout, "stderr": result.stderr})
+    answer.call_on_close(lambda: found.unread.give_back(size))
+    return answer

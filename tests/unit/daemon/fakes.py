@@ -11,6 +11,7 @@ from daemon.access import Access, Kind
 from daemon.actions import ActionQueue
 from daemon.answers import encode
 from daemon.app import create_app
+from daemon.budget import Budget
 from daemon.http_handler import LISTENER_KEY
 from daemon.services import Services
 from daemon.settings import read_settings
@@ -130,6 +131,7 @@ def fake_services(root: Path, *, difficulty: int = 0) -> Services:
         submission=cast(Any, FakeSubmission()),
         dialog=DialogFile(settings.archive, current_account()),
         tools=Tools(bencher, shell),
+        unread=Budget(1_000_000),
         metadata=encode(metadata(task, settings.bench_path)),
         capabilities=encode(capabilities(task)),
     )

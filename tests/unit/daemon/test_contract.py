@@ -163,7 +163,7 @@ def test_a_lone_surrogate_is_invalid_and_a_pair_is_a_character(agent: TestApp) -
     assert post(agent, BASH, b'{"command":"\\ud83d\\ude00"}').json["stdout"] == "😀"
 
 
-@pytest.mark.parametrize("timeout", [0, -1, "5", True, None, 1e10, [], {}])
+@pytest.mark.parametrize("timeout", [0, -1, -0.0, "5", True, None, [], {}])
 def test_a_timeout_that_is_no_positive_number_is_invalid(agent: TestApp, timeout: Any) -> None:
     assert "timeout: " in error(post(agent, BASH, {"command": "true", "timeout": timeout}), 500)
 
@@ -171,7 +171,8 @@ def test_a_timeout_that_is_no_positive_number_is_invalid(agent: TestApp, timeout
 def test_a_timeout_reaches_the_shell(services: Services, agent: TestApp) -> None:
     post(agent, BASH, {"command": "true", "timeout": 2.5})
     post(agent, BASH, {"command": "true", "timeout": 3})
-    assert services.shell.seen == [("true", 2.5), ("true", 3.0)]  # type: ignore[attr-defined]
+    post(agent, BASH, {"command": "true", "timeout": 10**400})
+    assert services.shell.seen == [("true", 2.5), ("true", 3.0), ("true", 1e9)]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -304,3 +305,12 @@ def test_an_unexpected_exception_shows_an_id_and_the_log_has_it_with_the_trace(
 def test_text_that_is_no_utf_8_is_shown_with_replacement_characters(agent: TestApp) -> None:
     assert post(agent, BUILD).json["stdout"] == "built \ufffd\n"
     assert agent.get("/diff").json == {"diff": "diff \ufffd\n"}
+
+
+def test_answers_that_nobody_reads_are_bounded_and_given_back(services: Services, agent: TestApp) -> None:
+    services.unread.take(900_000)
+    assert "wait to be read" in error(post(agent, BASH, {"command": "x" * 200_000}), 500)
+    services.unread.give_back(900_000)
+    for _ in range(20):
+        assert post(agent, BASH, {"command": "x" * 2_000_000}).status_int == 200
+    assert services.unread.used_bytes == 0

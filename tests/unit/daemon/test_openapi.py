@@ -125,7 +125,7 @@ _TYPES = {
     fields.Boolean: "boolean",
     schemas.StrictBoolean: "boolean",
     fields.Integer: "integer",
-    schemas.StrictNumber: "number",
+    schemas.PositiveNumber: "number",
     fields.Dict: "object",
 }
 
