@@ -18,6 +18,7 @@ SDK = [
 DAEMON = [
     "Flask>=3.1,<3.2",  # routes, requests, errors
     "gevent>=26,<27",  # one process serves three sockets and waits for children
+    "h11>=0.16,<1",  # reads requests strictly
     "pexpect>=4.9,<4.10",  # the persistent bash on its pty
     "marshmallow>=4,<5",  # every body in and out, and the task config
     "PyYAML>=6,<7",  # the task config and conf/daemon.yaml
