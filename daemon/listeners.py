@@ -20,6 +20,7 @@ from typing import Any
 
 import gevent
 from gevent import socket
+from gevent.lock import Semaphore
 from gevent.pywsgi import WSGIServer
 
 from daemon.access import Kind
@@ -30,6 +31,7 @@ from daemon.http_handler import RequestHandler
 
 _BACKLOG = 1024
 _LIVE_CHECK_SECONDS = 2.0
+_LARGE_BODIES = 8  # of up to 16 MiB each, on one listener
 
 
 class Listener:
@@ -154,6 +156,7 @@ class Server(WSGIServer):
         self.kind = listener.kind
         self.access_log, self.log_exception = access_log, log_exception
         self.stopping = False
+        self.large_bodies = Semaphore(_LARGE_BODIES)
         self._listener = listener
         self._max_connections = max_connections
         self._open = 0

@@ -22,12 +22,19 @@ class App:
 
     def __init__(self) -> None:
         self.paths: list[str] = []
+        self.inside = self.most_inside = 0
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         self.paths.append(path)
         if path == "/read":
-            environ["wsgi.input"].read()
+            self.inside += 1
+            self.most_inside = max(self.most_inside, self.inside)
+            try:
+                environ["wsgi.input"].read()
+                gevent.sleep(0.02)
+            finally:
+                self.inside -= 1
         if path == "/break":
             raise RuntimeError("a secret")
         if path == "/late":
@@ -186,6 +193,19 @@ def test_an_answer_that_breaks_in_the_middle_ends_without_its_last_chunk(port: i
         rest = client.rest()
         assert rest.endswith(b"[1,\r\n")
     assert len(failures) == 1
+
+
+def test_only_so_many_large_bodies_are_held_at_once_and_all_get_their_turn(port: int, app: App) -> None:
+    def send() -> int:
+        with RawClient(port) as client:
+            client.send("POST /read HTTP/1.1\nHost: x\nContent-Length: 2000000\n\n")
+            client.send(b"x" * 2_000_000)
+            return client.read().status
+
+    senders = [gevent.spawn(send) for _ in range(18)]
+    gevent.joinall(senders, timeout=30, raise_error=True)
+    assert [sender.get() for sender in senders] == [200] * 18
+    assert 1 < app.most_inside <= 8
 
 
 def test_stopping_ends_idle_connections_and_lets_running_requests_finish(server: Server, port: int) -> None:
