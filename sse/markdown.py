@@ -7,8 +7,9 @@ import re
 _BACKTICKS = re.compile("`+")
 _PLAIN = re.compile(r"/?[A-Za-z0-9](?:[A-Za-z0-9 .,:/+#@-]|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))*(?<! )\Z")
 _LINE_END = re.compile("\r\n|\r|\n")
-# A line that begins, ends or underlines a block: headings, fences, rules, HTML, link definitions.
-_BLOCK = re.compile(r"(?: {0,3}|[ >*+-]*|[ >]*[0-9]+[.)] *)(?:#|`{3}|~{3}|=+[ \t]*\Z|[-*_][-*_ \t]*\Z|<|\[[^\]]*\]:)")
+# What may stand before a block on its line: blanks, and the marks of quotes and lists, which nest.
+_CONTAINERS = " \t>*+-0123456789.)"
+_RULES = "-=_*+ \t"
 
 
 def fenced(text: str, info: str) -> str:
@@ -37,9 +38,20 @@ def prose(text: str) -> str:
     A heading or an open fence in it would change what the rest of the document is.
     """
     text = _clean(text)
-    if any(_BLOCK.match(line) for line in _LINE_END.split(text)):
+    if any(_is_block(line) for line in _LINE_END.split(text)):
         return fenced(text, "text")
     return _LINE_END.sub("\n", text).strip("\n")
+
+
+def _is_block(line: str) -> bool:
+    """Whether a line may begin, end or underline a block: a heading, a fence, a rule, HTML, a link definition.
+
+    Some that are harmless are taken for one too. One pass over the line, however long.
+    """
+    rest = line.lstrip(_CONTAINERS)
+    if rest.startswith(("#", "```", "~~~", "<")) or (rest.startswith("[") and "]:" in rest):
+        return True
+    return not rest.strip(_RULES) and any(mark in line for mark in "-=_*+")
 
 
 def _longest_run(text: str) -> int:

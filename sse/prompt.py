@@ -5,9 +5,9 @@ It is Markdown, made of the task's public metadata and fixed instructions, and o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from sse.build_call import without_build_call
 from sse.markdown import fenced, inline, prose
 from sse.metadata import Metadata, TaskDescription
 from sse.project import init_metadata
@@ -61,12 +61,6 @@ _LANGUAGES = {
     "sql": "SQL",
     "typescript": "TypeScript",
 }
-
-_BUILD_COMMENT = "# The build script above runs here."
-_STAND_IN_COMMENT = '# The build script above runs here; "true" stands for its call.'
-_CALLED = r'(?:\S*/ssebench/scripts/build\.sh|\$\(dirname\s+"?\$\{?(?:0|BASH_SOURCE(?:\[0\])?)\}?"?\)/build\.sh)'
-_CALL = re.compile(rf"(?:(?:bash|sh|source|exec|time|\.)(?:\s+-\S+)*\s+)*(\"|'|)({_CALLED})\1")
-_ONLY_CALL = re.compile(rf"\s*{_CALL.pattern}(?:\s*(?:\|\|\s*exit\b.*|[12]?>.*|;|#.*))?\s*")
 
 
 def task_prompt() -> str:
@@ -151,22 +145,3 @@ def _build_and_test(metadata: Metadata) -> Iterator[str]:
         yield _section("### Build script", fenced(metadata.build_script, "sh"))
     if metadata.test_script is not None:
         yield _section("### Test script", fenced(without_build_call(metadata.test_script), "sh"))
-
-
-def without_build_call(script: str) -> str:
-    """A test script with its call of the build script, which the agent cannot read, replaced by a comment.
-
-    Where the call is a part of a longer command, ``true`` takes its place, so that the script stays valid.
-    """
-    return "".join(_without_call(line) for line in re.split(r"(?<=\n)", script))
-
-
-def _without_call(line: str) -> str:
-    text = line.rstrip("\r\n")
-    end = line[len(text) :]
-    indent = text[: len(text) - len(text.lstrip())]
-    if text.lstrip().startswith("#") or not _CALL.search(text):
-        return line
-    if _ONLY_CALL.fullmatch(text):
-        return f"{indent}{_BUILD_COMMENT}{end}"
-    return f"{indent}{_STAND_IN_COMMENT}{end or chr(10)}{_CALL.sub('true', text)}{end}"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sse.metadata import parse_metadata
-from sse.prompt import build_prompt, without_build_call
+from sse.prompt import build_prompt
 from tasks.config import Task
 from tasks.folder import BENCH, read_task_folder
 from tasks.metadata import metadata_from
@@ -43,6 +43,9 @@ HOSTILE = [
     "- ```\n  x",
     "1. ~~~\n   x",
     "# Task\n",
+    "-\t# Task",
+    ">\t- 1) # Task",
+    "1. - ```",
     "x\n===\n",
     "x\n---\n",
     "---",
@@ -138,7 +141,7 @@ def test_hostile_text_stays_in_its_place(text: str) -> None:
     assert fences(prompt)[-5:] == [*(as_read(f"x\n{t}") for t in told), as_read(text), as_read(text)]
 
 
-MARKDOWN = st.text(st.sampled_from("`~#>-*_=<![]()\\ \t\n\r0.ax\u20ac"), max_size=30)
+MARKDOWN = st.text(st.sampled_from("`~#>-+*_=<![]():\\ \t\n\r0.)ax\u20ac"), max_size=30)
 
 
 @settings(max_examples=120, deadline=None)
@@ -148,6 +151,13 @@ def test_any_text_stays_in_its_place(issue: str, bug: str, report: str, script: 
     told = ["### Bug description", "### Issue", "### Report"]
     assert headings(prompt) == [*FIXED, *told, *END]
     assert fences(prompt)[-3:] == [as_read(f"c{report}"), as_read(script), TEST]
+
+
+@pytest.mark.parametrize(
+    "text", ["-" * 500_000 + "x", "- " * 250_000 + "x", "a" * 500_000, "/" * 500_000, "> \t" * 100_000]
+)
+def test_a_long_line_takes_no_longer_than_its_length(text: str) -> None:
+    assert text in build_prompt(metadata(issue=text, bug=text, test=f"{text} build.sh"))
 
 
 @pytest.mark.parametrize(
@@ -166,51 +176,6 @@ def test_names_are_shown_as_they_are(name: str) -> None:
 )
 def test_languages_are_written_as_people_write_them(name: str, shown: str) -> None:
     assert f"- Language: {shown}\n" in build_prompt(metadata(language=name, issue="x"))
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "/ssebench/scripts/build.sh",
-        "bash /ssebench/scripts/build.sh",
-        "sh -eu /ssebench/scripts/build.sh",
-        "  . /ssebench/scripts/build.sh",
-        "source /ssebench/scripts/build.sh",
-        '"/ssebench/scripts/build.sh"',
-        "/ssebench/scripts/build.sh || exit 1",
-        "/ssebench/scripts/build.sh >/dev/null 2>&1",
-        "/ssebench/scripts/build.sh # first",
-        "/some/root/ssebench/scripts/build.sh",
-        '"$(dirname "$0")/build.sh"',
-        'bash "$(dirname "${BASH_SOURCE[0]}")/build.sh"',
-    ],
-)
-def test_the_build_call_becomes_a_comment(call: str) -> None:
-    indent = call[: len(call) - len(call.lstrip())]
-    script = without_build_call(f"#!/bin/bash\nset -e\n{call}\nmake test\n")
-    assert script == f"#!/bin/bash\nset -e\n{indent}# The build script above runs here.\nmake test\n"
-
-
-@pytest.mark.parametrize(
-    "line, left",
-    [
-        ("if ! /ssebench/scripts/build.sh; then", "if ! true; then"),
-        ("cd /src/x && bash /ssebench/scripts/build.sh", "cd /src/x && true"),
-        ("ls *.so || /ssebench/scripts/build.sh", "ls *.so || true"),
-    ],
-)
-def test_a_call_inside_a_command_keeps_the_script_valid(line: str, left: str) -> None:
-    script = without_build_call(f"{line}\nx\n")
-    assert script.splitlines()[1:] == [left, "x"] and script.startswith("# The build script above runs here")
-    assert "build.sh" not in script
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["./build.sh", "# see /ssebench/scripts/build.sh", "scripts/build.sh", "make build.sh"],
-)
-def test_other_lines_stay(line: str) -> None:
-    assert without_build_call(f"{line}\r\n") == f"{line}\r\n"
 
 
 def test_the_bytes_depend_on_nothing_else() -> None:
