@@ -3,7 +3,7 @@
 Runs as: root. Distrusts: the client.
 Promises: every answer is JSON, also to requests that never reach the app; a client that vanishes leaves nothing behind
   but its line in the access log; no traceback leaves the log.
-Checked by: tests/system/test_http_raw.py, tests/system/test_http_behaviour.py.
+Checked by: tests/system/test_http_raw.py, tests/system/test_http_fuzz.py.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote_to_bytes
 
 from gevent import GreenletExit, socket
+from gevent.lock import Semaphore
 
 from daemon.access import Kind
 from daemon.connection import Connection, peer_of
@@ -37,6 +39,7 @@ CLIENT_KEY = "ssebench.client"
 _SKIP_BYTES, _SKIP_SECONDS = 64 * 1024, 1.0
 _LINGER_BYTES, _LINGER_SECONDS = 32 * 1024 * 1024, 2.0
 _LOGGED_LINE_BYTES = 1024
+_LARGE_BODY_BYTES = 1024 * 1024
 
 
 class Serving(Protocol):
@@ -45,6 +48,7 @@ class Serving(Protocol):
     kind: Kind
     application: Application
     stopping: bool
+    large_bodies: Semaphore
     access_log: Callable[[str], None]
     log_exception: Callable[[str], None]
 
@@ -102,15 +106,21 @@ class RequestHandler:
             answer = Answer(self.socket, "", "1.1", lambda: False)
             self._run(answer, _error_application(error.status, str(error)), {}, line, started)
             return False
-        body = Body(self._stream, head.length, head.expects_continue)
+        body = Body(self._stream, head)
 
         def keeps_alive() -> bool:
             # What is left of the request is taken in before the answer begins: afterwards it is too late to say close.
             return head.keep_alive and not self._server.stopping and body.skip(_SKIP_BYTES, _SKIP_SECONDS)
 
         answer = Answer(self.socket, head.method, head.version, keeps_alive)
-        self._run(answer, self._server.application, self._environ(head, body), line, started)
+        with self._room_for(head):
+            self._run(answer, self._server.application, self._environ(head, body), line, started)
         return not answer.closes
+
+    def _room_for(self, head: Head) -> AbstractContextManager[object]:
+        """Only so many large bodies are held at once; a further one waits in its socket until there is room."""
+        large = head.length is None or head.length > _LARGE_BODY_BYTES
+        return self._server.large_bodies if large else contextlib.nullcontext()
 
     def _run(
         self, answer: Answer, application: Application, environ: dict[str, Any], line: bytes, started: float
@@ -119,19 +129,21 @@ class RequestHandler:
             answer.run(application, environ)
         except (ClientLostError, GreenletExit):
             answer.closes = True
+        except RequestError as error:
+            self._run_instead(answer, error.status, str(error))
         except Exception:
-            self._run_failed(answer)
+            number = uuid.uuid4().hex[:12]
+            self._server.log_exception(number)
+            self._run_instead(answer, 500, f"internal error {number}")
         finally:
             self._log(answer, line, started)
 
-    def _run_failed(self, answer: Answer) -> None:
-        """The app itself broke, or the iteration of its answer: log it; answer it if nothing was sent yet."""
-        number = uuid.uuid4().hex[:12]
-        self._server.log_exception(number)
+    def _run_instead(self, answer: Answer, status: int, message: str) -> None:
+        """The application or its answer broke: say so if nothing was sent yet, and close in any case."""
+        answer.closes = True
         if not answer.begun:
             with contextlib.suppress(ClientLostError):
-                answer.run(_error_application(500, f"internal error {number}"), {})
-        answer.closes = True
+                answer.run(_error_application(status, message), {})
 
     def _environ(self, head: Head, body: Body) -> dict[str, Any]:
         path, _, query = head.target.partition("?")

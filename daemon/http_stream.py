@@ -3,26 +3,23 @@
 Runs as: root. Distrusts: the client: it may send nothing, one byte a minute, or endless chunks.
 Promises: a head is complete within HEAD_SECONDS of its first byte, a body within BODY_SECONDS of its first read, or the
   request is over; never more than the limits of http_head is kept; bytes of a following request stay untouched.
-Checked by: tests/unit/daemon/test_http_stream.py, tests/system/test_http_raw.py.
+Checked by: tests/unit/daemon/test_http_server.py, tests/system/test_http_raw.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 
 from gevent import socket
 
 from daemon.errors import BadRequestError, HeadTooLargeError, RequestTimeoutError, TargetTooLongError, TooLargeError
-from daemon.http_head import MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_REQUEST_LINE_BYTES
+from daemon.http_chunks import Chunks
+from daemon.http_head import MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_REQUEST_LINE_BYTES, Head
 
 HEAD_SECONDS = 30.0
 BODY_SECONDS = 30.0
 _RECV_BYTES = 64 * 1024
-_LINE_BYTES = 4096  # of a chunk's size with its extensions, and of a trailer field
-_TRAILER_FIELDS = 32
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(;[\t\x20-\x7e\x80-\xff]*)?")
 
 
 class Stream:
@@ -56,7 +53,7 @@ class Stream:
                 return False
 
     def read_head(self) -> bytes | None:
-        """The next head without its empty line; None when the client closed in the middle of it."""
+        """The next head up to and with its empty line; None when the client closed in the middle of it."""
         self.start_deadline(HEAD_SECONDS)
         searched = 0
         while (end := self._buffer.find(b"\r\n\r\n", searched)) < 0:
@@ -67,7 +64,7 @@ class Stream:
             searched = max(0, len(self._buffer) - 3)
             if not self._fill():
                 return None
-        head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
+        head, self._buffer = self._buffer[: end + 4], self._buffer[end + 4 :]
         self._deadline = None
         if len(head) > MAX_HEAD_BYTES:
             raise HeadTooLargeError(f"the header fields are larger than {MAX_HEAD_BYTES} bytes")
@@ -80,17 +77,9 @@ class Stream:
         data, self._buffer = self._buffer[:size], self._buffer[size:]
         return data
 
-    def read_line(self) -> bytes:
-        """A line without its CRLF."""
-        while (end := self._buffer.find(b"\n")) < 0:
-            if len(self._buffer) > _LINE_BYTES:
-                raise BadRequestError("a line of the chunked body is too long")
-            if not self._fill():
-                raise BadRequestError("the connection ended inside the body")
-        line, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
-        if not line.endswith(b"\r") or len(line) > _LINE_BYTES:
-            raise BadRequestError("a line of the chunked body is malformed")
-        return line[:-1]
+    def unread(self, data: bytes) -> None:
+        """Take back what was read too far."""
+        self._buffer = data + self._buffer
 
     def say_continue(self) -> None:
         """Ask for the body. A client that is gone by now is noticed when nothing comes."""
@@ -133,16 +122,15 @@ class Stream:
 class Body:
     """The body of one request, as WSGI's input: read as far as somebody asks, within the limits."""
 
-    __slots__ = ("_chunked", "_expects_continue", "_left", "_started", "_stream", "_total", "broken", "ended")
+    __slots__ = ("_chunks", "_expects_continue", "_left", "_started", "_stream", "broken", "ended")
 
-    def __init__(self, stream: Stream, length: int | None, expects_continue: bool) -> None:
+    def __init__(self, stream: Stream, head: Head) -> None:
         self._stream = stream
-        self._chunked = length is None
-        self._left = length or 0
-        self._expects_continue = expects_continue
+        self._chunks = Chunks(stream, head.parser) if head.length is None else None
+        self._left = head.length or 0
+        self._expects_continue = head.expects_continue
         self._started = False
-        self._total = 0
-        self.ended = length == 0
+        self.ended = head.length == 0
         self.broken = False
 
     def read(self, size: int = -1) -> bytes:
@@ -178,14 +166,13 @@ class Body:
     def _read_some(self, size: int) -> bytes:
         self._start()
         try:
-            if self._chunked and self._left == 0:
-                self._next_chunk()
-                if self.ended:
-                    return b""
-            data = self._stream.read(min(size, self._left))
-            self._left -= len(data)
-            if self._left == 0:
-                self._end_part()
+            if self._chunks is not None:
+                data = self._chunks.read(size)
+                self.ended = not data
+            else:
+                data = self._stream.read(min(size, self._left))
+                self._left -= len(data)
+                self.ended = self._left == 0
         except BaseException:
             self.broken = True
             raise
@@ -198,27 +185,3 @@ class Body:
         if self._expects_continue:
             self._stream.say_continue()
         self._stream.start_deadline(BODY_SECONDS)
-
-    def _end_part(self) -> None:
-        if not self._chunked:
-            self.ended = True
-        elif self._stream.read_line():
-            raise BadRequestError("a chunk is longer than its size says")
-
-    def _next_chunk(self) -> None:
-        match = _CHUNK_SIZE.fullmatch(self._stream.read_line())
-        if match is None:
-            raise BadRequestError("the size of a chunk is malformed")
-        self._left = int(match[1], 16)
-        self._total += self._left
-        if self._total > MAX_BODY_BYTES:
-            raise TooLargeError(f"the body is larger than {MAX_BODY_BYTES} bytes")
-        if self._left == 0:
-            self._skip_trailer()
-
-    def _skip_trailer(self) -> None:
-        for _ in range(_TRAILER_FIELDS):
-            if not self._stream.read_line():
-                self.ended = True
-                return
-        raise BadRequestError("the chunked body has too many trailer fields")

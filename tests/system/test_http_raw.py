@@ -49,39 +49,43 @@ REFUSED_HEADS: dict[str, tuple[str | bytes, int]] = {
     "http 1.2": ("GET /version HTTP/1.2\n\n", 505),
     "no number": ("GET /version HTTP/x\n\n", 400),
     "two spaces": ("GET  /version HTTP/1.1\n\n", 400),
-    "a character that is not ASCII in the target": (b"GET /version?x=\xe9 HTTP/1.1\r\n\r\n", 400),
-    "space in the target": ("GET /ver sion HTTP/1.1\n\n", 400),
+    "a character that is not ASCII in the target": (b"GET /version?x=\xe9 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "space in the target": ("GET /ver sion HTTP/1.1\nHost: x\n\n", 400),
     "tab for space": ("GET\t/version\tHTTP/1.1\n\n", 400),
     "bare LF": (b"GET /version HTTP/1.1\nHost: x\r\n\r\n", 400),
-    "bare CR": (b"GET /version HTTP/1.1\r\nA: b\rc\r\n\r\n", 400),
-    "NUL in a field": (b"GET /version HTTP/1.1\r\nA: \0\r\n\r\n", 400),
-    "NUL in the target": (b"GET /\0 HTTP/1.1\r\n\r\n", 400),
+    "bare CR": (b"GET /version HTTP/1.1\r\nHost: x\r\nA: b\rc\r\n\r\n", 400),
+    "NUL in a field": (b"GET /version HTTP/1.1\r\nHost: x\r\nA: \0\r\n\r\n", 400),
+    "NUL in the target": (b"GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
     "space before the colon": ("GET /version HTTP/1.1\nHost : x\n\n", 400),
-    "continuation line": ("GET /version HTTP/1.1\nA: b\n c\n\n", 400),
-    "field without a colon": ("GET /version HTTP/1.1\nnonsense\n\n", 400),
-    "field without a name": ("GET /version HTTP/1.1\n: x\n\n", 400),
+    "continuation line": ("GET /version HTTP/1.1\nHost: x\nA: b\n c\n\n", 400),
+    "field without a colon": ("GET /version HTTP/1.1\nHost: x\nnonsense\n\n", 400),
+    "field without a name": ("GET /version HTTP/1.1\nHost: x\n: x\n\n", 400),
+    "no host": ("GET /version HTTP/1.1\nHostess: x\n\n", 400),
     "two hosts": ("GET /version HTTP/1.1\nHost: a\nHost: b\n\n", 400),
-    "two lengths": ("POST /x HTTP/1.1\nContent-Length: 1\nContent-Length: 2\n\nab", 400),
-    "the same length twice": ("POST /x HTTP/1.1\nContent-Length: 1\nContent-Length: 1\n\na", 400),
-    "a list of lengths": ("POST /x HTTP/1.1\nContent-Length: 1, 1\n\na", 400),
-    "a negative length": ("POST /x HTTP/1.1\nContent-Length: -1\n\n", 400),
-    "a signed length": ("POST /x HTTP/1.1\nContent-Length: +1\n\na", 400),
-    "a hexadecimal length": ("POST /x HTTP/1.1\nContent-Length: 0x1\n\na", 400),
-    "an empty length": ("POST /x HTTP/1.1\nContent-Length:\n\na", 400),
-    "a length in other digits": ("POST /x HTTP/1.1\nContent-Length: \xb2\n\nab", 400),
-    "length and chunks": ("POST /x HTTP/1.1\nContent-Length: 3\nTransfer-Encoding: chunked\n\n0\n\n", 400),
-    "two codings": ("POST /x HTTP/1.1\nTransfer-Encoding: gzip, chunked\n\n0\n\n", 400),
-    "chunked twice": ("POST /x HTTP/1.1\nTransfer-Encoding: chunked\nTransfer-Encoding: chunked\n\n0\n\n", 400),
-    "identity": ("POST /x HTTP/1.1\nTransfer-Encoding: identity\n\n", 400),
-    "xchunked": ("POST /x HTTP/1.1\nTransfer-Encoding: xchunked\n\n0\n\n", 400),
+    "two lengths": ("POST /x HTTP/1.1\nHost: x\nContent-Length: 1\nContent-Length: 2\n\nab", 400),
+    "the same length twice": ("POST /x HTTP/1.1\nHost: x\nContent-Length: 1\nContent-Length: 1\n\na", 400),
+    "a list of lengths": ("POST /x HTTP/1.1\nHost: x\nContent-Length: 1, 1\n\na", 400),
+    "a negative length": ("POST /x HTTP/1.1\nHost: x\nContent-Length: -1\n\n", 400),
+    "a signed length": ("POST /x HTTP/1.1\nHost: x\nContent-Length: +1\n\na", 400),
+    "a hexadecimal length": ("POST /x HTTP/1.1\nHost: x\nContent-Length: 0x1\n\na", 400),
+    "an empty length": ("POST /x HTTP/1.1\nHost: x\nContent-Length:\n\na", 400),
+    "a length in other digits": ("POST /x HTTP/1.1\nHost: x\nContent-Length: \xb2\n\nab", 400),
+    "length and chunks": ("POST /x HTTP/1.1\nHost: x\nContent-Length: 3\nTransfer-Encoding: chunked\n\n0\n\n", 400),
+    "two codings": ("POST /x HTTP/1.1\nHost: x\nTransfer-Encoding: gzip, chunked\n\n0\n\n", 400),
+    "chunked twice": (
+        "POST /x HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\nTransfer-Encoding: chunked\n\n0\n\n",
+        400,
+    ),
+    "identity": ("POST /x HTTP/1.1\nHost: x\nTransfer-Encoding: identity\n\n", 400),
+    "xchunked": ("POST /x HTTP/1.1\nHost: x\nTransfer-Encoding: xchunked\n\n0\n\n", 400),
     "chunks in http 1.0": ("POST /x HTTP/1.0\nTransfer-Encoding: chunked\n\n0\n\n", 400),
-    "a long target": ("GET /" + "x" * 9000 + " HTTP/1.1\n\n", 414),
+    "a long target": ("GET /" + "x" * 9000 + " HTTP/1.1\nHost: x\n\n", 414),
     "an endless target": ("GET /" + "x" * 200_000, 414),
-    "long fields": ("GET /version HTTP/1.1\nA: " + "x" * 70_000 + "\n\n", 431),
-    "many fields": ("GET /version HTTP/1.1\n" + "A: b\n" * 101 + "\n", 431),
+    "long fields": ("GET /version HTTP/1.1\nHost: x\nA: " + "x" * 70_000 + "\n\n", 431),
+    "many fields": ("GET /version HTTP/1.1\nHost: x\n" + "A: b\n" * 101 + "\n", 431),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
-    "a body too long": ("POST /x HTTP/1.1\nContent-Length: 16777217\n\n", 413),
-    "a body far too long": ("POST /x HTTP/1.1\nContent-Length: 99999999999999999\n\n", 413),
+    "a body too long": ("POST /x HTTP/1.1\nHost: x\nContent-Length: 16777217\n\n", 413),
+    "a body far too long": ("POST /x HTTP/1.1\nHost: x\nContent-Length: 99999999999999999\n\n", 413),
 }
 
 
@@ -104,6 +108,11 @@ REFUSED_CHUNKS = {
     "prefix": b"0x1\r\na\r\n",
     "empty": b"\r\n",
     "bare LF": b"1\na\n0\n\n",
+    "bare LF after the last chunk": b"0\r\n\n",
+    "bare LF in the trailer": b"0\r\nA: b\n\n",
+    "bare CR in an extension": b"1;a\rb\r\na\r\n0\r\n\r\n",
+    "NUL in an extension": b"1;\0\r\na\r\n0\r\n\r\n",
+    "half a line end": b"1\r\na\r0\r\n\r\n",
     "too much data": b"1\r\nab\r\n0\r\n\r\n",
     "too large": b"ffffffff\r\n",
     "far too large": b"ffffffffffffffffffff\r\n",
@@ -114,7 +123,7 @@ REFUSED_CHUNKS = {
 
 @pytest.mark.parametrize("name", REFUSED_CHUNKS)
 def test_a_malformed_chunked_body_is_refused_and_the_connection_closed(agent: RawClient, name: str) -> None:
-    head = f"POST {BASH} HTTP/1.1\nContent-Type: application/json\nTransfer-Encoding: chunked\n\n"
+    head = f"POST {BASH} HTTP/1.1\nHost: x\nContent-Type: application/json\nTransfer-Encoding: chunked\n\n"
     agent.send(head)
     answer = agent.ask(REFUSED_CHUNKS[name])
     assert answer.status in (400, 413)
@@ -124,7 +133,7 @@ def test_a_malformed_chunked_body_is_refused_and_the_connection_closed(agent: Ra
 
 
 def test_chunked_bodies_with_extensions_and_trailers_work(agent: RawClient) -> None:
-    head = f"POST {BASH} HTTP/1.1\nContent-Type: application/json\nTransfer-Encoding: Chunked\n\n"
+    head = f"POST {BASH} HTTP/1.1\nHost: x\nContent-Type: application/json\nTransfer-Encoding: Chunked\n\n"
     for _ in range(2):
         agent.send(head)
         answer = agent.ask(b'5;a=b\r\n{"com\r\n015\r\nmand":"echo chunked"}\r\n0\r\nTrailer: x\r\n\r\n')
@@ -145,7 +154,7 @@ def test_pipelined_requests_are_answered_in_order(addresses: list[str | int]) ->
 
 
 def test_a_pipelined_request_waits_behind_a_tool_call_and_is_not_lost(agent: RawClient) -> None:
-    agent.send(post(BASH, '{"command":"sleep 0.6; echo done"}') + b"GET /version HTTP/1.1\r\n\r\n")
+    agent.send(post(BASH, '{"command":"sleep 0.6; echo done"}') + b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
     assert agent.read().json()["stdout"] == "done\n"
     assert agent.read().json() == {"version": "0.1.0"}
 
@@ -156,7 +165,7 @@ def test_empty_lines_before_a_request_are_tolerated(agent: RawClient) -> None:
 
 @pytest.mark.parametrize("token", ["close", "Close", "keep-alive, close", "close, x"])
 def test_a_client_that_wants_to_close_is_told_that_the_server_does(agent: RawClient, token: str) -> None:
-    answer = agent.ask(f"GET /version HTTP/1.1\nConnection: {token}\n\n")
+    answer = agent.ask(f"GET /version HTTP/1.1\nHost: x\nConnection: {token}\n\n")
     assert answer.fields["connection"] == "close"
     assert agent.rest() == b""
 
@@ -310,12 +319,12 @@ def test_the_access_log_has_one_escaped_line_per_request(daemon: LiveDaemon) -> 
     mark = f"/log-{time.time()}"
     for address in (daemon.env["SSE_DAEMON_SOCKET"], daemon.http_port, daemon.env["SSE_ADMIN_SOCKET"]):
         with RawClient(address) as client:
-            client.ask(f"GET {mark}%0a?%9b HTTP/1.1\n\n")
+            client.ask(f"GET {mark}%0a?%9b HTTP/1.1\nHost: x\n\n")
             client.ask(post(f"{mark}-body", '{"secret-body":1}'))
     gevent.sleep(0.1)
     lines = [line for line in daemon.log().splitlines() if mark in line]
     pattern = (
-        r"\d\d:\d\d:\d\d\.\d{3} (agent|http|admin) (uid=0 pid=\d+|from=127\.0\.0\.1) (GET|POST) \S+ 404 \d+\.\d ms \d+B"
+        r"\d\d:\d\d:\d\d\.\d{3} (agent|http|admin) (uid=0 pid=\d+|from=127\.0\.0\.1) (GET|POST) \S+ 404 \d+\.\dms \d+B"
     )
     assert len(lines) == 6
     for line in lines:
