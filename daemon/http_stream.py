@@ -25,18 +25,12 @@ _RECV_BYTES = 64 * 1024
 class Stream:
     """Reads from a socket, keeping what was read too far."""
 
-    __slots__ = ("_buffer", "_deadline", "closed", "socket")
+    __slots__ = ("_buffer", "_deadline", "socket")
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
-        self.closed = False
         self._buffer = b""
         self._deadline: float | None = None
-
-    @property
-    def buffered(self) -> bool:
-        """Whether bytes of a following request are here already."""
-        return bool(self._buffer)
 
     def start_deadline(self, seconds: float | None) -> None:
         """From now on reading has to be done within ``seconds``; None takes the deadline away."""
