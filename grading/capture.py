@@ -10,6 +10,7 @@ Checked by: tests/system/test_capture*.py.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -96,6 +97,8 @@ class Capture:
         self._folder = os.path.join(state.path, "capture")
         self._store: ObjectStore | None = None
         self._readers: list[ReaderProcess] = []
+        # What readers knew that were ended meanwhile; the view is theirs.
+        self._saved: list[bytes] = []
         self._view: TreeView | None = None
         self._last: Captured | None = None
         self._lock = BoundedSemaphore(1)
@@ -134,6 +137,7 @@ class Capture:
             self._forget()
             captured = self._capture()
             self._guard(lambda: self._write_patch(captured, patch_path))
+            self._rest()
             return captured
 
     def wait_for_base(self) -> None:
@@ -141,8 +145,14 @@ class Capture:
         self._wait(self._base)
 
     def wait_for_pristine(self) -> None:
-        """Return when the pristine copy of the clean clone is whole; CaptureError when it cannot be."""
+        """Return when the pristine copy of the clean clone is whole; CaptureError when it cannot be made."""
+        self._wait(self._base)
         self._wait(self._pristine)
+        try:
+            # Again, for the case that it failed: the disk may have been full.
+            self.baseline.keep_pristine()
+        except (SSEBenchError, OSError) as error:
+            raise CaptureError(f"the clean clone could not be kept: {error}") from error
 
     def close(self) -> None:
         """End everything that runs for captures."""
@@ -158,9 +168,7 @@ class Capture:
             self._store = ObjectStore(self._folder)
         except (SSEBenchError, OSError) as error:
             _log.error("the base cannot be taken: %s", error)
-            failure = CaptureError(f"the base could not be taken: {error}")
-            self._base.set_exception(failure)
-            self._pristine.set_exception(failure)
+            self._base.set_exception(CaptureError(f"the base could not be taken: {error}"))
             return
         self._base.set(None)
         try:
@@ -170,10 +178,10 @@ class Capture:
             _log.warning("%s", error)
         try:
             self.baseline.keep_pristine()
-            self._pristine.set(None)
         except (SSEBenchError, OSError) as error:
             _log.error("the clean clone cannot be kept: %s", error)
-            self._pristine.set_exception(CaptureError(f"the clean clone could not be kept: {error}"))
+        finally:
+            self._pristine.set(None)
 
     def _wait(self, result: AsyncResult[None]) -> None:
         result.get()
@@ -199,9 +207,7 @@ class Capture:
                 self._next = None
                 captured = self._capture()
                 patch = self._guard(lambda: self._complete(captured, run.needs))
-                if self._state.phase_ended():
-                    # Nobody's processes with the agent's uid are to stay once his phase is over.
-                    self._forget()
+                self._rest()
             run.result.set(_Outcome(captured, patch))
         except CaptureError as error:
             run.result.set_exception(error)
@@ -246,14 +252,30 @@ class Capture:
 
     def _current_view(self) -> TreeView:
         assert self._store is not None
+        if not self._readers:
+            self._start_readers()
         if self._view is None:
-            root = os.fsencode(self._source)
-            parts = _PARTS if len(self.baseline.files) >= _FILES_FOR_TWO else 1
-            for part in range(parts):
-                self._readers.append(ReaderProcess(root, self._agent, part, parts))
             rules = IgnoreRules(os.path.join(self._folder, "rules"), self._store.path)
             self._view = TreeView(self._readers, self.baseline, self._store, rules)
         return self._view
+
+    def _start_readers(self) -> None:
+        root = os.fsencode(self._source)
+        parts = _PARTS if len(self.baseline.files) >= _FILES_FOR_TWO else 1
+        for part in range(parts):
+            self._readers.append(ReaderProcess(root, self._agent, part, parts))
+        for reader, saved in zip(self._readers, self._saved, strict=False):
+            reader.load(saved)
+        self._saved = []
+
+    def _rest(self) -> None:
+        """Once the agent's phase is over, no process with his uid is to stay: keep only what the readers know."""
+        if not self._state.phase_ended() or self._view is None:
+            return
+        # Whoever ends the phase may end a reader first: the next one then begins from nothing.
+        with contextlib.suppress(CaptureError):
+            self._saved = self._guard(lambda: [reader.save() for reader in self._readers])
+        self._end_readers()
 
     def _complete(self, captured: Captured, needs: set[_Need]) -> bytes:
         """Add what is asked for beyond the changes; the patch, or nothing when nobody wants it."""
@@ -292,11 +314,16 @@ class Capture:
             raise
 
     def _forget(self) -> None:
+        self._end_readers()
+        self._saved = []
+        self._view = None
+        self._last = None
+
+    def _end_readers(self) -> None:
+        # The list is the view's too: emptied, not replaced.
         for reader in self._readers:
             reader.close()
         self._readers.clear()
-        self._view = None
-        self._last = None
 
 
 def _changed_file(change: Change, counts: tuple[int, int]) -> ChangedFile:

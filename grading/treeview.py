@@ -26,6 +26,8 @@ from shell.reader import Content, ReaderProcess, ReadRequest
 from shell.turns import Turns, in_parallel
 
 _RULES = b".gitignore"
+# Far more than any patch holds, and little enough for a disk.
+_VOLUME_BYTES = 4 << 30
 _RULES_BYTES = 1 << 24
 _PIECE = 2000
 _CAPTURED = frozenset({b"f", b"x", b"l"})
@@ -59,6 +61,8 @@ class TreeView:
         self._hidden: set[bytes] = set()
         # Those whose content or kind differs from the base's.
         self._differing: dict[bytes, Blob] = {}
+        # How many bytes the contents of those have that are stored.
+        self._volume = 0
         self._rule_files: dict[bytes, bytes] = {}
         self._base_blobs: dict[bytes, Blob] = {}
         rules.replace({})
@@ -106,8 +110,9 @@ class TreeView:
         if path.endswith(b"/"):
             (self._closed.add if kind == b"u" else self._closed.discard)(path)
             return
-        for known in (self._differing, self._entries, self._left_out):
-            known.pop(path, None)
+        self._forget_content(path)
+        self._entries.pop(path, None)
+        self._left_out.pop(path, None)
         self._unread.discard(path)
         self._hidden.discard(path)
         if kind in _CAPTURED:
@@ -134,6 +139,11 @@ class TreeView:
         visible = set(self._visible(missing))
         above = {folder for path in after for folder in folders_of(path)}
         return [path for path in missing if path in visible or _in_the_way(path, after, above)]
+
+    def _forget_content(self, path: bytes) -> None:
+        blob = self._differing.pop(path, None)
+        if blob is not None:
+            self._volume -= blob.size
 
     def _is_closed(self, path: bytes) -> bool:
         return any(folder + b"/" in self._closed for folder in folders_of(path))
@@ -215,10 +225,12 @@ class TreeView:
         if kind != base.kind:
             blob = self._base_blob(path)
             assert blob is not None
-            self._differing[path] = Blob(kind, blob.oid, blob.size)
+            self.found_different(path, Blob(kind, blob.oid, blob.size))
 
     def found_different(self, path: bytes, blob: Blob) -> None:
         """The content is ``blob``'s."""
+        self._forget_content(path)
+        self._volume += blob.size
         self._unread.discard(path)
         self._entries[path] = blob.kind
         self._differing[path] = blob
@@ -232,6 +244,8 @@ class TreeView:
 
     def writer(self, size: int) -> BlobWriter:
         """Where the content of a file of ``size`` bytes goes."""
+        if self._volume + size > _VOLUME_BYTES:
+            raise CaptureError("the changed files hold more than 4 GiB; no patch can hold them")
         return BlobWriter(self._store, size)
 
 

@@ -147,6 +147,22 @@ class ReaderProcess:
                 self._read_one(request, answers, sink)
             next(answers)
 
+    def save(self) -> bytes:
+        """What the program knows from its scans: another one that loads it goes on from there. Opaque to the daemon."""
+        with self._exchange():
+            self._send(b"X")
+            pieces = []
+            for kind, payload in self._answers():
+                if kind == b"Z":
+                    break
+                pieces.append(payload)
+            return b"".join(pieces)
+
+    def load(self, saved: bytes) -> None:
+        """Give a new program what one for the same part of the same tree saved."""
+        with self._exchange():
+            self._send(b"M", saved)
+
     def repository_file(self, path: bytes) -> bytes | None:
         """The first MiB of a regular file at ``path`` below the tree, links followed with the agent's rights."""
         with self._exchange():

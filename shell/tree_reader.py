@@ -17,6 +17,8 @@ It talks over the socket on its standard input, in the frames of shell.tree_chan
            C  kind and size, then D with content until F; or A: forget it, the file shrank
            G  gone    B  too big    U  unreadable    L  held by a lease
        and Z at the end
+    X  what the scans know; answered by D, and Z at the end
+    M  know this instead of nothing; not answered
     Q  a small file of the repository; answered by q and its content, or G
 
 ``.`` means: still at work. ``O`` asks for help with what the agent closed to himself: s its properties, l a link's
@@ -31,7 +33,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from shell.tree_channel import EXPECTED, SMALL_BYTES, Channel, GoneError
+from shell.tree_channel import BUFFER_BYTES, EXPECTED, SMALL_BYTES, Channel, GoneError
 from shell.tree_files import FileReader
 from shell.tree_scanner import TreeScanner
 
@@ -55,6 +57,13 @@ def main() -> None:
             for path, digest, size in requests_in(payload):
                 files.read(path, digest, size)
             channel.send(b"Z")
+        elif kind == b"X":
+            saved = scanner.save()
+            for start in range(0, len(saved), BUFFER_BYTES):
+                channel.send(b"D", saved[start : start + BUFFER_BYTES])
+            channel.send(b"Z")
+        elif kind == b"M":
+            scanner.load(payload)
         elif kind == b"Q":
             try:
                 channel.send(b"q", files.repository_file(payload, SMALL_BYTES))

@@ -351,11 +351,28 @@ def test_the_state_is_closed_to_everyone_else(world: World) -> None:
         assert as_agent(f"ls {world.root}/state", world.source, check=False).returncode != 0
 
 
-def test_no_helper_stays_once_the_phase_is_over(world: World) -> None:
+def test_no_helper_stays_once_the_phase_is_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with world.capturing() as (capture, _submission):
         capture.diff()
         capture._state.mark_phase_ended()
         assert capture.diff() == b""
+        assert readers_of(world) == []
+        reads: list[int] = []
+        read = ReaderProcess.read
+
+        def counted(self: ReaderProcess, wanted: list[ReadRequest], sink: ReadSink) -> None:
+            reads.append(len(wanted))
+            read(self, wanted, sink)
+
+        monkeypatch.setattr(ReaderProcess, "read", counted)
+        gevent.sleep(0.1)
+        capture.diff()
+        reads.clear()
+        assert capture.diff() == b""
+        assert reads == [], "the next helper goes on where the last one ended"
+        as_agent("echo x >> README", world.source)
+        assert b"+x" in capture.diff()
+        assert reads == [1]
         assert readers_of(world) == []
 
 
