@@ -19,6 +19,7 @@ from dataclasses import replace
 import gevent
 
 from grading.checklog import CheckLogs
+from grading.objects import git_path
 from grading.phase import AgentPhase
 from grading.taskfiles import TaskFiles, script_argv
 from grading.workspace import RunnerDirectory, RunnerSession, Workspace
@@ -33,7 +34,6 @@ from tasks.config import Task
 _COPY_SECONDS = 600.0
 _APPLY_SECONDS = 120.0
 _STOPPED_CODE = 137
-_GIT = "/usr/bin/git"
 # Nobody's configuration, and no repository: in one, git apply would skip what it thinks lies outside and say nothing.
 _APPLY_ENV = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -199,7 +199,7 @@ class Bencher:
             self._end_runner()
             self._phase.places.purge(self._runner)
         result = _with_notes(result, self._why_ended(result, stop))
-        self._logs.write(check, argv, result)
+        self._logs.write(check, argv, result, keep=self._phase.ended)
         return result
 
     def _why_ended(self, result: CommandResult, stop: StopSignal) -> list[str]:
@@ -212,7 +212,7 @@ class Bencher:
     def _apply_hidden_tests(self, workspace: Workspace) -> None:
         with self._stage() as stage:
             patch = self._files.stage_hidden_tests(stage)
-            argv = [_GIT, "-c", "core.protectNTFS=false", "apply", "-p1", "--whitespace=nowarn", patch]
+            argv = [git_path(), "-c", "core.protectNTFS=false", "apply", "-p1", "--whitespace=nowarn", patch]
             result = run_command(
                 argv,
                 account=self._runner,
