@@ -15,7 +15,7 @@ from shell.accounts import find_account
 from shell.processes import processes_of
 from tests.support.live import LiveDaemon, live_daemon, scratch, uds_client
 from tests.support.raw_http import RawClient, post
-from tests.support.users import agent_name, runner_name
+from tests.support.users import runner_name
 
 pytestmark = pytest.mark.users
 
@@ -150,8 +150,6 @@ def test_the_end_of_the_phase_stops_a_build_the_agent_asked_for(root: Path) -> N
         running.join(timeout=10)
         assert running.ready()
         assert processes_of(runner) == []
-        agent = find_account(agent_name())
-        assert processes_of(agent) == []
 
 
 def test_grading_waits_for_its_turn_and_then_starts_anew(daemon: LiveDaemon) -> None:
