@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import posixpath
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-_HEREDOC = re.compile(r"<<-?\s*[\"']?([A-Za-z_][A-Za-z0-9_]*)[\"']?")
-_FLAG = re.compile(r"--([a-z-]+)(?:=(\S*))?\Z")
+# A word of its own, as the builder reads it: `<<<word` and `$((1<<n))` begin no here-document.
+_HEREDOC = re.compile(r"(?:\A|(?<=\s))[0-9]*<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2(?=\s|\Z)")
+_WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|\S)+""")
+_QUOTES = re.compile("[\"']")
+_READ = ("ADD", "ARG", "COPY", "FROM", "WORKDIR")
+_HEREDOC_INSTRUCTIONS = ("ADD", "COPY", "RUN")
+_FLAG = re.compile(r"--([a-z-]+)(?:=(\S*))?(?:\s|\Z)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +26,14 @@ class Instruction:
     name: str
     rest: str
 
-    def words(self) -> list[str]:
-        """Its arguments; both forms, words and a JSON list."""
-        if self.rest.startswith("["):
-            try:
-                listed = json.loads(self.rest)
-            except (ValueError, RecursionError):
-                listed = None
-            if isinstance(listed, list) and all(isinstance(word, str) for word in listed):
-                return listed
-        return self.rest.split()
+    def arguments(self) -> tuple[dict[str, str], list[str]]:
+        """Its flags, and its words in either form, plain or as a JSON list."""
+        flags: dict[str, str] = {}
+        rest = self.rest
+        while flag := _FLAG.match(rest):
+            flags[flag.group(1)] = flag.group(2) or ""
+            rest = rest[flag.end() :].lstrip()
+        return flags, _words(rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,13 @@ def parse_dockerfile(text: str) -> Dockerfile:
     found = Dockerfile()
     folder = "/"
     for instruction in _instructions(text):
-        flags, words = _split_flags(instruction.words())
+        if instruction.name not in _READ:
+            continue
+        flags, words = instruction.arguments()
         if instruction.name == "ARG" and not found.bases:
             found.early_args.update(word.partition("=")[0] for word in words)
         elif instruction.name == "FROM" and words:
-            stage = words[2] if len(words) == 3 and words[1].upper() == "AS" else None
+            stage = words[2].lower() if len(words) == 3 and words[1].upper() == "AS" else None
             found.bases.append(From(instruction.line, words[0], stage, flags.get("platform")))
             # Only what the last stage holds becomes the image.
             found.copies.clear()
@@ -88,14 +94,15 @@ def placed(copy: Copy, source: str, files: list[str], is_folder: Callable[[str],
     ``files`` are all files of the task folder. Empty when the source matches nothing.
     """
     source = posixpath.normpath(source.lstrip("/"))
-    into_folder = copy.target.endswith("/") or len(copy.sources) > 1
+    matches = _matches(source, files)
+    into_folder = copy.target.endswith(("/", "/.")) or len(copy.sources) > 1 or len(matches) > 1
     result: dict[str, str] = {}
-    for match in _matches(source, files):
+    for match in matches:
         if is_folder(match):
             prefix = "" if match == "." else match + "/"
             inner = {file: file[len(prefix) :] for file in files if file.startswith(prefix)}
             result.update({posixpath.normpath(f"{copy.target}/{name}"): file for file, name in inner.items()})
-        elif into_folder or "*" in source:
+        elif into_folder:
             result[posixpath.normpath(f"{copy.target}/{posixpath.basename(match)}")] = match
         else:
             result[posixpath.normpath(copy.target)] = match
@@ -103,12 +110,21 @@ def placed(copy: Copy, source: str, files: list[str], is_folder: Callable[[str],
 
 
 def _matches(source: str, files: list[str]) -> list[str]:
-    """Files and folders that a source names; a star stands for anything but a slash."""
-    if source == ".":
-        return ["."]
+    """Files and folders that a source names; a pattern is matched part by part, as the builder does."""
     folders = {parent for file in files for parent in _parents(file)}
-    pattern = re.compile("[^/]*".join(re.escape(part) for part in source.split("*")).replace(r"\?", "[^/]"))
-    return sorted(path for path in {*files, *folders} if pattern.fullmatch(path))
+    known = {".", *files, *folders}
+    if not _is_pattern(source):
+        return [source] if source in known else []
+    parts = source.replace("[^", "[!").split("/")
+    return sorted(path for path in known if path != "." and _parts_match(path.split("/"), parts))
+
+
+def _is_pattern(source: str) -> bool:
+    return any(character in source for character in "*?[")
+
+
+def _parts_match(path: list[str], pattern: list[str]) -> bool:
+    return len(path) == len(pattern) and all(map(fnmatch.fnmatchcase, path, pattern))
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -116,14 +132,15 @@ def _parents(path: str) -> Iterator[str]:
         yield path
 
 
-def _split_flags(words: list[str]) -> tuple[dict[str, str], list[str]]:
-    flags: dict[str, str] = {}
-    for index, word in enumerate(words):
-        flag = _FLAG.match(word)
-        if flag is None:
-            return flags, words[index:]
-        flags[flag.group(1)] = flag.group(2) or ""
-    return flags, []
+def _words(rest: str) -> list[str]:
+    if rest.startswith("["):
+        try:
+            listed = json.loads(rest)
+        except (ValueError, RecursionError):
+            listed = None
+        if isinstance(listed, list) and all(isinstance(word, str) for word in listed):
+            return listed
+    return [_QUOTES.sub("", word) for word in _WORD.findall(rest)]
 
 
 def _instructions(text: str) -> Iterator[Instruction]:
@@ -131,21 +148,24 @@ def _instructions(text: str) -> Iterator[Instruction]:
     for number, line in lines:
         if not (stripped := line.strip()) or stripped.startswith("#"):
             continue
-        joined = stripped
-        while joined.endswith("\\"):
-            joined = joined[:-1].rstrip() + " " + _continuation(lines)
-        for end in _HEREDOC.findall(joined):
-            for _, body in lines:
-                if body.lstrip("\t").rstrip("\r") == end:
-                    break
-        name, _, rest = joined.partition(" ")
-        yield Instruction(number, name.upper(), rest.strip())
+        name, _, rest = " ".join(_joined(stripped, lines)).replace("\t", " ").partition(" ")
+        instruction = Instruction(number, name.upper(), rest.strip())
+        if instruction.name in _HEREDOC_INSTRUCTIONS:
+            for tabs, _, end in _HEREDOC.findall(instruction.rest):
+                _skip_heredoc(lines, end, strip_tabs=bool(tabs))
+        yield instruction
 
 
-def _continuation(lines: Iterator[tuple[int, str]]) -> str:
-    """The next line that is no comment; empty at the end of the file."""
+def _joined(line: str, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
+    """An instruction's lines without the backslashes between them; comments and empty lines among them are left out."""
+    while line.endswith("\\"):
+        yield line[:-1].rstrip()
+        line = next((more.strip() for _, more in lines if more.strip() and not more.lstrip().startswith("#")), "")
+    yield line
+
+
+def _skip_heredoc(lines: Iterator[tuple[int, str]], end: str, *, strip_tabs: bool) -> None:
     for _, line in lines:
-        stripped = line.strip()
-        if stripped and not stripped.startswith("#"):
-            return stripped
-    return ""
+        body = line.rstrip("\r")
+        if (body.lstrip("\t") if strip_tabs else body) == end:
+            return

@@ -112,6 +112,8 @@ def shown(value: Any) -> str:
         return "a mapping"
     if isinstance(value, list):
         return "a list"
+    if isinstance(value, int) and value.bit_length() > _SHOWN_CHARACTERS * 4:
+        return "a huge number"  # Python refuses to spell some
     text = ascii(value) if isinstance(value, str) else str(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 

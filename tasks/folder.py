@@ -20,8 +20,9 @@ from marshmallow import ValidationError
 
 from tasks.config import InvalidTaskError, Problem, Task, flat_errors, named_files, parse_config
 from tasks.dockerfile import Dockerfile, parse_dockerfile, placed
+from tasks.fields import shown
 from tasks.paths import PathError, read_regular
-from tasks.schemas import ID_EXPECTED, ID_PATTERN, DatasetSchema
+from tasks.schemas import ARCHITECTURES, ID_EXPECTED, ID_PATTERN, DatasetSchema
 from tasks.yamlfile import MAX_BYTES, YamlError, load_yaml
 
 DATASET_FILE = "dataset.yaml"
@@ -99,18 +100,26 @@ def read_dataset(path: str) -> DatasetFolder:
         problems.append(Problem("", "", "expected at least one task folder"))
     _check_unique(tasks)
     name = os.path.basename(os.path.abspath(path))
+    if not _is_id(name):
+        problems.append(
+            Problem("", "", f"the folder's name is the dataset's: expected {ID_EXPECTED}, found {shown(name)}")
+        )
     return DatasetFolder(path, name, settings.get("version"), settings.get("arch") or ["amd64"], tasks, problems)
 
 
 def read_task_folder(path: str) -> TaskFolder:
     """Read and check one task's folder."""
     folder = TaskFolder(path, os.path.basename(os.path.abspath(path)))
-    if re.match(f"{ID_PATTERN}\\Z", folder.name) is None:
+    if not _is_id(folder.name):
         folder.problems.append(Problem("", "", f"the folder's name is the task's id: expected {ID_EXPECTED}"))
-    folder.files = list(_walk(path, "", folder.problems))
+    folder.files = sorted(_walk(path, folder.problems))
     _read_dockerfile(folder)
     _read_config(folder)
     return folder
+
+
+def _is_id(name: str) -> bool:
+    return re.fullmatch(ID_PATTERN, name) is not None
 
 
 def _read_settings(path: str, problems: list[Problem]) -> dict[str, Any]:
@@ -134,19 +143,27 @@ def _check_unique(tasks: list[TaskFolder]) -> None:
             task.problems.append(Problem("", "id", f"differs from {other} only in case; expected another id"))
 
 
-def _walk(path: str, below: str, problems: list[Problem]) -> Iterator[str]:
-    """Every regular file below, as a path with slashes; links and special files are problems."""
-    for entry in sorted(os.scandir(os.path.join(path, below)), key=lambda entry: entry.name):
-        name = f"{below}/{entry.name}" if below else entry.name
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(path, name, problems)
-        elif not entry.is_file(follow_symlinks=False):
-            kind = "a link" if entry.is_symlink() else "no regular file"
-            problems.append(Problem(_printable(name), "", f"is {kind}; expected only folders and regular files"))
-        elif _printable(name) != name:
-            problems.append(Problem(_printable(name), "", "expected a name in UTF-8 without control characters"))
-        else:
-            yield name
+def _walk(path: str, problems: list[Problem]) -> Iterator[str]:
+    """Every regular file below, as a path with slashes; links, special files and what cannot be read are problems."""
+    folders = [""]
+    while folders:
+        below = folders.pop()
+        try:
+            entries = sorted(os.scandir(os.path.join(path, below)), key=lambda entry: entry.name)
+        except OSError as error:
+            problems.append(Problem(_printable(below), "", f"cannot be read: {error.strerror}"))
+            continue
+        for entry in entries:
+            name = f"{below}/{entry.name}" if below else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(name)
+            elif not entry.is_file(follow_symlinks=False):
+                kind = "a link" if entry.is_symlink() else "no regular file"
+                problems.append(Problem(_printable(name), "", f"is {kind}; expected only folders and regular files"))
+            elif _printable(name) != name:
+                problems.append(Problem(_printable(name), "", "expected a name in UTF-8 without control characters"))
+            else:
+                yield name
 
 
 def _printable(name: str) -> str:
@@ -155,7 +172,7 @@ def _printable(name: str) -> str:
 
 def _read_dockerfile(folder: TaskFolder) -> None:
     try:
-        text = read_regular(folder.path, "Dockerfile", limit_bytes=MAX_BYTES).decode("utf-8")
+        text = read_regular(folder.path, "Dockerfile", limit_bytes=MAX_BYTES).decode("utf-8-sig")
     except PathError as problem:
         folder.problems.append(Problem("Dockerfile", "", str(problem)))
         return
@@ -178,7 +195,7 @@ def _check_bases(dockerfile: Dockerfile, folder: TaskFolder) -> None:
         return
     stages: set[str] = {"scratch"}
     for base in dockerfile.bases[:-1]:
-        if base.image not in stages and not re.search(r"@sha256:|:(?!latest\Z)[^/:]+\Z", base.image):
+        if base.image.lower() not in stages and not re.search(r"@sha256:|:(?!latest\Z)[^/:]+\Z", base.image):
             problem("FROM", f"line {base.line}: expected a tag other than latest or a digest, found {base.image}")
         stages.add(base.stage or "")
     last = dockerfile.bases[-1]
@@ -188,7 +205,14 @@ def _check_bases(dockerfile: Dockerfile, folder: TaskFolder) -> None:
         problem("FROM", f"line {last.line}: expected {expected}, found {last.image}")
         return
     folder.base = found.group("base")
-    folder.arch = [last.platform.split("/")[1]] if last.platform and "/" in last.platform else []
+    if last.platform is None:
+        return
+    arch = last.platform.removeprefix("linux/")
+    if arch in ARCHITECTURES:
+        folder.arch = [arch]
+    elif "$" not in last.platform:  # a variable is the builder's to set
+        expected = " or ".join(f"linux/{known}" for known in ARCHITECTURES)
+        problem("FROM", f"line {last.line}: expected the platform {expected}, found {last.platform}")
 
 
 def _place_files(dockerfile: Dockerfile, folder: TaskFolder) -> None:

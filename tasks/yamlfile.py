@@ -16,8 +16,11 @@ import yaml
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 20
+MAX_NUMBER_CHARACTERS = 40
 
-_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+# Kinds of YAML 1.1 that only surprise: what they would be stays text.
+_NOT_RESOLVED = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 _MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -80,6 +83,11 @@ class _PlainLoader(yaml.SafeLoader):
             self._depth -= 1
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        if node.tag in _NUMBERS and len(node.value) > MAX_NUMBER_CHARACTERS:
+            # `1:1:1:...` is one number to the base of 60, computed in the square of its length.
+            raise _refusal(
+                f"a number of more than {MAX_NUMBER_CHARACTERS} characters; put it in quotes", node.start_mark
+            )
         value = super().construct_scalar(node)
         if isinstance(value, str) and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in value):
             raise _refusal("NUL and lone surrogates are not accepted", node.start_mark)
@@ -101,7 +109,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 # A copy of the table: the class attribute is shared with every other user of PyYAML in the process.
 _PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _NOT_RESOLVED]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +61,17 @@ def test_ids_that_differ_only_in_case_are_refused(tmp_path: Path) -> None:
     [
         "COPY sse/*.sh /ssebench/scripts/\nCOPY sse/config.yaml /ssebench/\nCOPY sse/reports /ssebench/reports",
         'COPY ["sse/build.sh", "sse/run.sh", "sse/test.sh", "/ssebench/scripts/"]\nWORKDIR /ssebench\n'
-        "COPY sse/config.yaml ./\nCOPY --chown=root:root --chmod=600 sse/reports reports/",
+        "COPY sse/config.yaml .\nCOPY --chown=root:root --chmod=600 sse/reports reports/",
         "COPY sse/build.sh \\\n  # the others too\n  sse/run.sh sse/test.sh \\\n  /ssebench/scripts/\n"
         "copy ./sse/config.yaml /ssebench/config.yaml\nADD sse/reports/ /ssebench/reports/",
         "RUN <<END\nCOPY nothing /here\nEND\nCOPY sse/ /ssebench/scripts/\nCOPY sse/config.yaml /ssebench/config.yaml\n"
         "COPY sse/reports/crash.txt /ssebench/reports/crash.txt",
+        'COPY --chown=root:root --link ["sse/build.sh", "sse/run.sh", "sse/test.sh", "/ssebench/scripts/"]\n'
+        "COPY \"sse/config.yaml\" '/ssebench/config.yaml'\nADD\t--chmod=600\tsse/reports\t/ssebench/reports",
+        "RUN cat <<<word && echo $((1<<n)) && cat<<x\nCOPY s?e/[bct]*.sh sse/run.s[^a-g] /ssebench/scripts/\n"
+        "COPY sse/conf*.yaml /ssebench/config.yaml\nCOPY sse/r* /ssebench/reports",
+        "RUN <<-ONE 3<<'TWO'\n\tONE\n\tTWO\nTWO\nCOPY sse/ /ssebench/scripts/\r\nCOPY sse/config.yaml /ssebench/\r\n"
+        "WORKDIR /ssebench/reports\r\nCOPY <<END note.txt\r\nCOPY nothing /here\r\nEND\r\nCOPY sse/reports/ .\r\n",
     ],
 )
 def test_every_way_to_copy_is_understood(tmp_path: Path, copies: str) -> None:
@@ -72,6 +80,38 @@ def test_every_way_to_copy_is_understood(tmp_path: Path, copies: str) -> None:
     text = "\n".join([*kept, "COPY sse/diffs/ /ssebench/diffs/", copies]) + "\n"
     write(path / TASK_ID / "Dockerfile", text.encode())
     assert [str(problem) for problem in read_dataset(str(path)).all_problems()] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RUN a\\\n" + "b\\\n" * 200_000,
+        "COPY " + "*a" * 400 + "b /ssebench/",
+        "COPY " + "sse/*[" * 30_000 + " /",
+        "COPY " + "x" * 900_000,
+        "COPY " + "'\"" * 400_000,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_large_dockerfile_takes_no_longer_than_its_size(tmp_path: Path, text: str) -> None:
+    path = write_dataset(tmp_path)
+    write(path / TASK_ID / "sse" / "pocs" / ("a" * 200), b"")
+    write(path / TASK_ID / "Dockerfile", b"\xef\xbb\xbf" + f"{DOCKERFILE}{text}\n".encode())
+    assert all(problem.key == "COPY" for problem in read_dataset(str(path)).all_problems())
+
+
+def test_a_folder_is_read_however_deep_it_is(tmp_path: Path) -> None:
+    path = write_dataset(tmp_path)
+    folder = os.open(path / TASK_ID, os.O_RDONLY)
+    for _ in range(2500):  # beyond Python's recursion and beyond what one path can name
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    (problem,) = read_dataset(str(path)).all_problems()
+    assert problem.message == "cannot be read: File name too long"
+    subprocess.run(["rm", "-rf", str(path)], check=True)
 
 
 LINES = st.sampled_from(
