@@ -12,19 +12,26 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import grp
 import os
 import pwd
 import resource
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from shell.errors import AccountError
 
+_UNUSED_IDS = range(60_000, 65_000)
 # Of 1000, which is "this one first"; the daemon keeps what it was given.
 _OOM_SCORE = 500
 # Of one user, threads included: more than any build uses, less than a machine has.
 _MAX_PROCESSES = 4096
+# From the switch of identity to exec.
+_START_SECONDS = 3
+_SIGEV_SIGNAL = 0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_NO_NEW_PRIVS = 39
@@ -34,6 +41,8 @@ _DESCRIPTOR_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 # Loaded here, not in the child: between fork and exec nothing should look for a library.
 _libc = ctypes.CDLL(None, use_errno=True)
+# glibc before 2.34 keeps timers apart.
+_timers = _libc if hasattr(_libc, "timer_create") else ctypes.CDLL("librt.so.1", use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,14 @@ def unprivileged_pair(agent: str, runner: str) -> tuple[Account, Account]:
     return first, second
 
 
+@functools.cache
+def unused_id() -> int:
+    """A number that is no uid and no gid of the system, small enough for the map of a user namespace."""
+    used = {entry.gr_gid for entry in grp.getgrall()}
+    used |= {number for entry in pwd.getpwall() for number in (entry.pw_uid, entry.pw_gid)}
+    return next(number for number in reversed(_UNUSED_IDS) if number not in used)
+
+
 def is_isolated() -> bool:
     """Whether accounts can be switched at all, that is: whether the daemon runs as root."""
     return os.geteuid() == 0
@@ -99,12 +116,50 @@ def child_setup(account: Account, cwd: str | None, *, umask: int = 0o022) -> Cal
         os.umask(umask)
         resource.setrlimit(resource.RLIMIT_NOFILE, _DESCRIPTOR_LIMIT)
         _be_expendable(account)
+        _limit_start()
         become(account)
         # After the switch of identity, so that root never follows a link the agent planted.
         if cwd is not None:
             os.chdir(cwd)
 
     return setup
+
+
+def _limit_start() -> None:
+    """Let the kernel kill this process unless it has become another program soon.
+
+    Once it is the user's, other processes of that user may stop it, and whoever waits for its exec would wait for
+    ever. The timer ends with exec; SIGKILL also ends what is stopped.
+    """
+    timer = ctypes.c_void_p()
+    event = _SignalEvent(None, signal.SIGKILL, _SIGEV_SIGNAL)
+    spec = _TimerSpec(0, 0, _START_SECONDS, 0)
+    if _timers.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) != 0:
+        raise AccountError(f"timer_create failed: {os.strerror(ctypes.get_errno())}")
+    if _timers.timer_settime(timer, 0, ctypes.byref(spec), None) != 0:
+        raise AccountError(f"timer_settime failed: {os.strerror(ctypes.get_errno())}")
+
+
+class _SignalEvent(ctypes.Structure):
+    """struct sigevent: 64 bytes on every 64-bit Linux."""
+
+    _fields_ = (
+        ("value", ctypes.c_void_p),
+        ("signo", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("rest", ctypes.c_char * 48),
+    )
+
+
+class _TimerSpec(ctypes.Structure):
+    """struct itimerspec: the interval, then the first time."""
+
+    _fields_ = (
+        ("interval_s", ctypes.c_long),
+        ("interval_ns", ctypes.c_long),
+        ("first_s", ctypes.c_long),
+        ("first_ns", ctypes.c_long),
+    )
 
 
 def _be_expendable(account: Account) -> None:

@@ -12,10 +12,7 @@ Checked by: tests/system/test_copying.py, tests/attack/test_links.py.
 from __future__ import annotations
 
 import contextlib
-import functools
-import grp
 import os
-import pwd
 import re
 import signal
 import subprocess
@@ -25,16 +22,18 @@ from dataclasses import dataclass, field, replace
 
 import gevent
 
-from shell.accounts import Account, child_setup
+from shell.accounts import Account, child_setup, unused_id
 from shell.directories import enter_directory
 from shell.errors import SSEBenchError
 from shell.programs import program_argv
 from shell.stop import StopSignal
 
+# The group of helpers that have the agent's uid.
+private_gid = unused_id
+
 _ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
 _MESSAGE_BYTES = 8192
 _MAX_NOTES = 40
-_PRIVATE_GIDS = range(60000, 65000)
 _TAR = "/usr/bin/tar" if os.path.exists("/usr/bin/tar") else "/bin/tar"
 _TAR_WARNING = re.compile(r"^\S*tar: (?:\./)?(.*?): Warning: (.*)$")
 # An unreadable file is worth a note, not a failure; one that vanished or grew was being worked on.
@@ -69,13 +68,6 @@ class TreeReader:
         if account.uid == 0 or os.geteuid() != 0:
             return cls(account)
         return cls(replace(account, gid=private_gid(), groups=account.groups))
-
-
-@functools.cache
-def private_gid() -> int:
-    """A group id that no user and no group of the system has, small enough for a user namespace's map."""
-    used = {entry.gr_gid for entry in grp.getgrall()} | {entry.pw_gid for entry in pwd.getpwall()}
-    return next(gid for gid in range(_PRIVATE_GIDS.stop - 1, _PRIVATE_GIDS.start, -1) if gid not in used)
 
 
 def copy_tree(

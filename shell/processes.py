@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import gevent
 from gevent import monkey
 
-from shell.accounts import Account, become, default_signals, is_isolated
+from shell.accounts import Account, is_isolated, unused_id
 from shell.errors import ProcessesLeftError
 
 _STATUS = re.compile(rb"^State:\s+(?P<state>\w).*?^Uid:\s+(?P<uids>[\d\s]+?)^Gid:\s+(?P<gids>[\d\t]+)", re.M | re.S)
@@ -51,6 +51,8 @@ def end_processes(account: Account, *, by_gid: bool = False, within_s: float = 5
     if not is_isolated() or account.uid == 0:
         return
     deadline = time.monotonic() + within_s
+    # Looked up here, not in the child: between fork and kill nothing should read files.
+    unused_id()
     while left := _find(account, by_gid):
         # One kill(-1) by the user itself reaches all of them in one step of the kernel: no fork storm outruns it.
         _kill_all_as(account)
@@ -124,13 +126,26 @@ def _kill_all_as(account: Account) -> None:
         return
     if child == 0:
         try:
-            default_signals()
-            become(account)
+            _become_killer(account)
             os.kill(-1, signal.SIGKILL)
         finally:
             os._exit(0)
     with contextlib.suppress(ChildProcessError):
         _waitpid(child, 0)
+
+
+def _become_killer(account: Account) -> None:
+    """Take the account's rights to signal without being signalled by it: a stopped killer would stop the daemon.
+
+    A process may signal others when its effective uid is their real or saved one. So only the effective uid is the
+    account's. The other two must be nobody's: as root's they would let kill(-1) reach everybody's processes.
+    """
+    nobody = unused_id()
+    os.setgroups([])
+    os.setresgid(nobody, nobody, nobody)
+    os.setresuid(nobody, account.uid, nobody)
+    if os.getresuid() != (nobody, account.uid, nobody):
+        os._exit(1)
 
 
 def _pids() -> list[int]:

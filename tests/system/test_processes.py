@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -13,7 +14,8 @@ import gevent
 import pytest
 
 from shell.accounts import Account, child_setup, current_account
-from shell.errors import ProcessesLeftError
+from shell.command import run_command
+from shell.errors import CommandError, ProcessesLeftError
 from shell.processes import end_orphans, end_processes, processes_of
 from tests.support.users import TestUsers
 
@@ -183,3 +185,27 @@ def test_others_are_served_while_thousands_of_processes_are_looked_at(test_users
         end_processes(test_users.agent)
         heart.kill()
     assert max(later - earlier for earlier, later in itertools.pairwise(beats)) < 1
+
+
+STOPPER = """
+import os, signal, time
+end = time.monotonic() + {seconds}
+while time.monotonic() < end:
+    try: os.kill(-1, signal.SIGSTOP)
+    except OSError: pass
+"""
+
+
+def test_processes_that_stop_each_other_do_not_stop_the_killer(test_users: TestUsers) -> None:
+    # Whatever becomes the agent's is stopped at once; a killer that were the agent's would hold up the daemon for ever.
+    assert ended(test_users.agent, "/usr/bin/python3", "-I", "-S", "-c", STOPPER.format(seconds=30)) < 5
+
+
+def test_a_program_that_is_stopped_before_it_starts_does_not_hold_up_its_starter(test_users: TestUsers) -> None:
+    with hostile(test_users.agent, "/usr/bin/python3", "-I", "-S", "-c", STOPPER.format(seconds=8)):
+        started = time.monotonic()
+        for _ in range(3):
+            with contextlib.suppress(CommandError):
+                run_command(["/bin/true"], account=test_users.agent, cwd="/", env={}, limit_bytes=10, timeout_s=1.0)
+        assert time.monotonic() - started < 25
+        end_processes(test_users.agent)
