@@ -20,6 +20,9 @@ The price of the silence: what ran in the foreground stays in bash's job table u
 ``%1`` would meet it. Text that speaks of jobs is therefore sourced from a file, where bash clears them away at once
 (and says when one is done). So is text that is large, or has so many quotes that quoting them again would be slow.
 
+A substitution that is never closed, ``$(`` without its bracket, makes bash overwrite its own memory afterwards, in
+PROMPT_COMMAND and in sourced files, and perhaps die. So text that looks like it is evaluated at the prompt itself.
+
 Bash "says" something through a redirection that must fail: it names the file that cannot be opened on its own
 standard error. That is no command, so it can be neither shadowed nor traced, and it costs no process.
 """
@@ -43,6 +46,7 @@ _ESCAPES[b"'"] = b"\\'"
 _NAMES = (b"eval", b"source", b"builtin", b"command")
 _ANY_NAME = re.compile(rb"eval|source|builtin|command|\.\s")
 _JOB_WORDS = re.compile(rb"(?:^|[\s\"'])%[\d%+?-]|\b(?:jobs|fg|bg|disown)\b|\bwait\s+-")
+_QUOTED = re.compile(rb"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.", re.DOTALL)
 _LARGE_BYTES = 1 << 16
 # Bash measures the rest of the text at each quote.
 _COSTLY = 1 << 28
@@ -140,6 +144,14 @@ def belongs_in_file(text: bytes) -> bool:
     return len(text) > _LARGE_BYTES or len(text) * text.count(b"'") > _COSTLY or _JOB_WORDS.search(text) is not None
 
 
+def leaves_open(text: bytes) -> bool:
+    """Whether a bracket of ``text`` may be left open. A guess, which costs no more than announcements of jobs."""
+    if b"(" not in text or len(text) > _LARGE_BYTES:
+        return False
+    bare = _QUOTED.sub(b"", text)
+    return bare.count(b"(") > bare.count(b")")
+
+
 def may_shadow(text: bytes) -> bool:
     """Whether ``text`` could define functions named like what we call; bash then reports which there are."""
     return _ANY_NAME.search(text) is not None
@@ -160,7 +172,7 @@ def command_lines(command: Command) -> bytes:
 
 
 def direct_lines(command: Command) -> bytes:
-    """The same for a shell where a prompt variable is read-only; bash then announces its jobs."""
+    """The same at the prompt itself, where bash announces its jobs: when PROMPT_COMMAND cannot be used."""
     nonce = command.nonce
     return b" %s; %s\n %s\n" % (_run(command), _say(nonce, Said.ENDED), _say(nonce, Said.READY))
 

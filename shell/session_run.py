@@ -17,12 +17,13 @@ import gevent
 
 from shell.command import Ending
 from shell.session_processes import Process, boot_ticks, foreground, process, send_signal
-from shell.session_protocol import Said, streams_failed
+from shell.session_protocol import Said, leaves_open, streams_failed
 from shell.session_shell import Shell
 from shell.session_streams import Exchange
 from shell.stop import StopSignal
 
 TIMED_OUT_CODE = 124
+_PARSE_ERROR_CODE = 2
 _LOOK_SECONDS = (0.05, 0.25, 0.5)
 _INTERRUPT_SECONDS = 0.5
 _KILL_SECONDS = 2.0
@@ -58,7 +59,7 @@ class Run:
         """Run it to its end, which then is in ``code``, ``ending`` and ``died``; ``note`` is our line for stderr."""
         self._stop.event.rawlink(self._shell.wake)
         try:
-            self._send(direct=False)
+            self._send(direct=leaves_open(self._text))
             self.ending = self._wait()
             if self.ending is not Ending.EXITED:
                 self.note = _ending_note(self.ending, self._limit_s, self._stop)
@@ -125,6 +126,8 @@ class Run:
         report = self._shell.heard(Said.ENDED, Said.READY)
         if report is not None:
             self._bash.settle()
+            if report.said is Said.READY and report.number == 1 and leaves_open(self._text):
+                return _PARSE_ERROR_CODE  # at the prompt bash says 1 where a script says 2
             return report.number
         self.died = True
         return self._bash.code()

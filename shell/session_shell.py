@@ -89,7 +89,7 @@ class Shell:
         """Have bash run ``text``; from now on only what it reports about this command counts."""
         code, shadowed, prompts = self.code, self._shadowed, self._prompts
         self._begin(checks_names=may_shadow(text) and not direct)
-        in_file = belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
+        in_file = not direct and belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
         command = Command(self.nonce, text, code, exchange.paths, shadowed, prompts, in_file)
         self.process.send(direct_lines(command) if direct else command_lines(command))
 

@@ -17,6 +17,7 @@ from shell.session_protocol import (
     command_lines,
     death_notices,
     direct_lines,
+    leaves_open,
     may_shadow,
     quoted,
     reports,
@@ -92,6 +93,23 @@ def test_a_prompt_value_that_is_no_single_quoted_word_is_no_report(word: bytes) 
 )
 def test_text_about_jobs_and_text_of_many_quotes_goes_through_the_file(text: bytes, in_file: bool) -> None:
     assert belongs_in_file(text) is in_file
+
+
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [
+        (b"echo $(date", True),
+        (b'echo $(echo ")"', True),
+        (b'echo "$(date', True),
+        (b"diff <(ls a) <(ls b", True),
+        (b"echo $(date)", False),
+        (b"echo '('; echo \"(\"; echo \\(", False),
+        (b"echo a)", False),
+        (b"true", False),
+    ],
+)
+def test_a_substitution_that_is_left_open_is_noticed(text: bytes, is_open: bool) -> None:
+    assert leaves_open(text) is is_open
 
 
 def test_a_function_named_eval_is_gone_around() -> None:
