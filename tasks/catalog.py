@@ -6,6 +6,8 @@ Distrusts: what a URL answers; its size and the time it takes are bounded, its c
 from __future__ import annotations
 
 import os
+import queue
+import threading
 import time
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +22,8 @@ from tasks.paths import PathError, read_regular
 CONNECT_SECONDS = 10.0
 TOTAL_SECONDS = 60.0
 _MAX_REDIRECTS = 5
+# Compressed, a few kilobytes could stand for gigabytes.
+_HEADERS = {"Accept-Encoding": "identity"}
 
 
 class CatalogError(SSEBenchError):
@@ -56,22 +60,47 @@ def manifest_url(url: str) -> str:
 
 
 def _download(url: str) -> bytes:
-    deadline = time.monotonic() + TOTAL_SECONDS
+    """The bytes at ``url``, within a time limit for the whole, where httpx knows one for each read only."""
+    answers: queue.SimpleQueue[bytes | BaseException] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put(_fetch(url, time.monotonic() + TOTAL_SECONDS))
+        except BaseException as error:
+            answers.put(error)
+
+    # Left behind when it is late: the program ends without waiting for it.
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        answer = answers.get(timeout=TOTAL_SECONDS)
+    except queue.Empty:
+        raise _late(url) from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _fetch(url: str, deadline: float) -> bytes:
     data = bytearray()
     try:
         with (
-            httpx.Client(timeout=CONNECT_SECONDS, follow_redirects=True, max_redirects=_MAX_REDIRECTS) as client,
+            httpx.Client(
+                timeout=CONNECT_SECONDS, follow_redirects=True, max_redirects=_MAX_REDIRECTS, headers=_HEADERS
+            ) as client,
             client.stream("GET", url) as answer,
         ):
             if answer.status_code != httpx.codes.OK:
                 raise CatalogError(f"catalog {url}: expected status 200, found {answer.status_code}")
-            for chunk in answer.iter_bytes():
+            for chunk in answer.iter_raw():
                 data += chunk
                 if len(data) > MAX_MANIFEST_BYTES:
                     raise CatalogError(f"catalog {url}: larger than {MAX_MANIFEST_BYTES} bytes")
-                # Each read has its own time limit; many slow ones have this one.
                 if time.monotonic() > deadline:
-                    raise CatalogError(f"catalog {url}: not complete after {TOTAL_SECONDS:.0f} s")
+                    raise _late(url)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         raise CatalogError(f"catalog {url}: {str(error) or type(error).__name__}") from error
     return bytes(data)
+
+
+def _late(url: str) -> CatalogError:
+    return CatalogError(f"catalog {url}: not complete after {TOTAL_SECONDS:.0f} s")

@@ -6,8 +6,10 @@ Exit codes: 0 done, 1 something is not valid or out of date, 2 used wrongly or n
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,8 +25,7 @@ from tasks.manifest import build_manifest, check_images_lock, committed_manifest
 from tasks.metadata import metadata_from
 from tasks.problems import InvalidTaskError, Problem
 
-DEFAULT_DATASET = "datasets/demo"
-DEFAULT_SCHEMAS = "datasets/schema"
+_CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CATALOG_VARIABLE = "SSEBENCH_CATALOG"
 
 
@@ -34,12 +35,18 @@ class UsageError(SSEBenchError):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names of files and what a catalog says are shown in every locale.
+            stream.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         code = run(options)
         sys.stdout.flush()
         return code
+    except KeyboardInterrupt:
+        return 130
     except InvalidTaskError as error:
         print(error, file=sys.stderr)
         return 1
@@ -47,12 +54,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"ssebench: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Whoever read the output has seen enough; Python's own flush at the end must not complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 1
     except OSError as error:
-        print(f"ssebench: {error.filename}: {error.strerror}", file=sys.stderr)
+        if error.filename is None:
+            _give_up_output()
+        print(f"ssebench: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
         return 2
+
+
+def _give_up_output() -> None:
+    """Standard output takes no more: Python's own flush at the end must not complain again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _bundled(folder: str) -> str:
+    """A folder of this project: the one in the current directory, else that of the checkout this code runs from."""
+    in_checkout = os.path.join(_CHECKOUT, folder)
+    return in_checkout if not os.path.isdir(folder) and os.path.isdir(in_checkout) else folder
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,7 +99,9 @@ def _add_dataset_commands(groups: Any) -> None:
     manifest.set_defaults(run=_manifest)
 
     schema = commands.add_parser("schema", help="write the JSON Schemas of the task files")
-    schema.add_argument("-o", "--output", metavar="DIR", default=DEFAULT_SCHEMAS, help="default %(default)s")
+    schema.add_argument(
+        "-o", "--output", metavar="DIR", default=_bundled("datasets/schema"), help="default %(default)s"
+    )
     schema.add_argument("--check", action="store_true", help="write nothing; show a diff and exit 1 when out of date")
     schema.set_defaults(run=_schema)
 
@@ -101,12 +122,14 @@ def _add_task_commands(groups: Any) -> None:
     show.set_defaults(run=_show)
     prompt = commands.add_parser("prompt", help="print the prompt that an agent gets")
     prompt.add_argument("id", metavar="ID")
-    prompt.add_argument("--local", metavar="DIR", default=DEFAULT_DATASET, help="dataset folder (default %(default)s)")
+    prompt.add_argument(
+        "--local", metavar="DIR", default=_bundled("datasets/demo"), help="dataset folder (default %(default)s)"
+    )
     prompt.set_defaults(run=_prompt)
 
 
 def _add_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", nargs="?", default=DEFAULT_DATASET, help="default %(default)s")
+    parser.add_argument("dir", metavar="DIR", nargs="?", default=_bundled("datasets/demo"), help="default %(default)s")
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
@@ -115,8 +138,8 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--catalog",
         metavar="PATH|URL",
-        default=os.environ.get(CATALOG_VARIABLE) or DEFAULT_DATASET,
-        help=f"a manifest, a folder with one, or a link (default ${CATALOG_VARIABLE}, else {DEFAULT_DATASET})",
+        default=os.environ.get(CATALOG_VARIABLE) or _bundled("datasets/demo"),
+        help=f"a manifest, a folder with one, or a link (default ${CATALOG_VARIABLE}, else the demo tasks)",
     )
 
 
@@ -213,6 +236,9 @@ def _recorded_commit(manifest: bytes) -> str | None:
 
 def _read_if_there(path: str) -> bytes:
     try:
+        # What is no regular file, a pipe or /dev/stdout, has no content of its own and may make a reader wait.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return b""
         with open(path, "rb") as file:
             return file.read()
     except FileNotFoundError:

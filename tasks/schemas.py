@@ -150,6 +150,13 @@ class ManifestSchema(StrictSchema):
     generated_from = optional(Text(pattern=r"[0-9a-f]{7,64}", expected="a commit"))
     tasks = Listing(Section(TaskEntrySchema), required=True)
 
+    @validates_schema
+    def _unique(self, data: dict[str, Any], **_: Any) -> None:
+        names = [task["id"].lower() for task in data["tasks"]]  # as image names have them
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValidationError(f"expected every id once, found more than one {', '.join(twice)}", "tasks")
+
 
 class ImagesLockSchema(StrictSchema):
     """images.lock.json: the published case image of each task."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import http.server
 import json
+import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +136,18 @@ class Catalog(http.server.BaseHTTPRequestHandler):
     content = b""
 
     def do_GET(self) -> None:
+        if self.path == "/trickle.json":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+            for _ in range(30):  # a header line without end, each piece well within the limit of one read
+                self.wfile.write(b"X")
+                time.sleep(0.1)
+            return
+        if self.path == "/packed.json":
+            self.send_response(200)
+            self.send_header("Content-Encoding", "gzip, gzip")
+            self.end_headers()
+            self.wfile.write(gzip.compress(gzip.compress(b" " * 50_000_000)))
+            return
         if self.path.startswith("/loop"):
             self.send_response(302)
             self.send_header("Location", "/loop.json")
@@ -181,6 +197,46 @@ def test_an_endless_catalog_is_cut(
     monkeypatch.setattr(catalog, "TOTAL_SECONDS", 0.0)
     assert main(["tasks", "list", "--catalog", f"{served}/slow.json"]) == 2
     assert "not complete" in capsys.readouterr().err
+    monkeypatch.setattr(catalog, "TOTAL_SECONDS", 0.5)
+    assert main(["tasks", "list", "--catalog", f"{served}/trickle.json"]) == 2
+    assert "not complete" in capsys.readouterr().err
+
+
+def test_a_packed_catalog_is_not_unpacked(served: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tasks", "list", "--catalog", f"{served}/packed.json"]) == 1
+    assert "packed.json: expected JSON" in capsys.readouterr().err
+
+
+def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    program = [sys.executable, "-c", "import sys; from tasks.command import main; sys.exit(main())", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), **options.pop("env", {})}
+    return subprocess.run(program, env=env, stderr=subprocess.PIPE, timeout=60, check=False, **options)
+
+
+def test_the_bundled_dataset_is_found_from_everywhere(tmp_path: Path) -> None:
+    listed = command("tasks", "list", cwd=tmp_path, stdout=subprocess.PIPE)
+    assert listed.returncode == 0 and b"recdump-CWE-121" in listed.stdout
+
+
+def test_a_name_that_the_terminal_cannot_show_is_escaped(dataset: Path) -> None:
+    renamed = dataset.rename(dataset.parent / os.fsdecode(b"x\xff"))
+    for locale in ("ascii", "latin-1", "utf-8"):
+        done = command("dataset", "validate", str(renamed), env={"PYTHONIOENCODING": locale}, stdout=subprocess.PIPE)
+        assert done.returncode == 1 and b"\\udcff: 1 of 1 tasks are valid" in done.stdout and done.stderr == b""
+
+
+def test_a_full_output_is_one_line_and_2(dataset: Path) -> None:
+    for arguments in (["tasks", "list"], ["task", "prompt", TASK_ID]):
+        with open("/dev/full", "wb") as full:
+            done = command(*arguments, "--local", str(dataset), stdout=full)
+        assert (done.returncode, done.stderr) == (2, b"ssebench: standard output: No space left on device\n")
+
+
+def test_what_is_no_regular_file_is_never_waited_for(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(dataset.parent / "pipe")
+    assert main(["dataset", "manifest", str(dataset), "--check", "-o", str(dataset.parent / "pipe")]) == 1
+    assert "pipe (generated)" in capsys.readouterr().out
+    assert main(["tasks", "list", "--catalog", str(dataset.parent / "pipe")]) == 2
 
 
 def test_without_its_extra_the_command_says_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:

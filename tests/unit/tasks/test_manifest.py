@@ -72,6 +72,14 @@ def test_what_is_no_manifest_is_refused_by_name(data: bytes, message: str) -> No
     assert message in str(caught.value)
 
 
+def test_two_tasks_of_one_name_are_refused(tmp_path: Path) -> None:
+    content = manifest(tmp_path)
+    (task,) = content["tasks"]
+    content["tasks"].append({**task, "id": task["id"].upper()})
+    with pytest.raises(InvalidTaskError, match="tasks: expected every id once, found more than one sample-1"):
+        parse_manifest(serialise(content), "m.json")
+
+
 @pytest.mark.parametrize("name", EXPORTED)
 def test_exported_schemas_are_schemas(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema(name))
