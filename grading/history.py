@@ -124,6 +124,7 @@ _SUSPICIOUS = {
     "objects/info/http-alternates": "alternates",
     "modules": "repositories of submodules",
     "worktrees": "other work trees",
+    "rr-cache": "recorded resolutions of conflicts",
     "refs/stash": "a stash",
     "logs/refs/stash": "a stash",
 }

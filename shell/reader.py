@@ -7,7 +7,7 @@ Promises: each exchange has a limit of silence and of time, then ReaderError; no
   ``close``; root opens something of the agent's only when the program was refused it, through descriptors that follow
   no link, and hands over only what belongs to the agent.
 Does not promise: a picture of one moment; a new start of the program begins from nothing.
-Checked by: tests/system/test_capture_reader.py.
+Checked by: tests/system/test_capture.py.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ def test_a_tree_without_a_repository_is_accepted(world: World) -> None:
         "git checkout -q --orphan fix; git commit -qm fix; git checkout -q main",
         "git init -q --bare out/o; echo $PWD/out/o/objects > .git/objects/info/alternates",
         "mkdir -p .git/modules/sub; git init -q --bare .git/modules/sub",
+        "mkdir -p .git/rr-cache/x; echo fix > .git/rr-cache/x/postimage",
         "git worktree add -q -b w out/w",
         "touch .git/objects/pack/tmp_pack_x || (mkdir -p .git/objects/pack; touch .git/objects/pack/tmp_pack_x)",
         "mv .git out/git; ln -s out/git .git",
