@@ -25,7 +25,7 @@ from gevent.event import Event
 
 from daemon.listeners import Listener, Server, bind_admin_socket, bind_agent_socket, bind_http
 from daemon.log import LineLog, LogHandler
-from daemon.services import Services, build_services
+from daemon.services import Services, build_services, check
 from daemon.settings import Settings, read_settings
 from shell.accounts import is_isolated
 from shell.errors import SSEBenchError
@@ -44,11 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     stop = _stop_on_signals()
     try:
         settings = read_settings(os.environ)
-        services = build_services(settings, fresh=arguments.fresh)
+        checked = check(settings)
+        # Before anything of the run is touched: a path or port in use means that another daemon may be serving it.
+        listeners = _bind_all(settings)
         try:
-            listeners = _bind_all(settings)
+            services = build_services(settings, checked, fresh=arguments.fresh)
         except BaseException:
-            services.close()
+            _remove(listeners)
             raise
     except SSEBenchError as error:
         for line in str(error).splitlines():
@@ -85,10 +87,14 @@ def _bind_all(settings: Settings) -> list[Listener]:
         if settings.admin_socket is not None:
             bound.append(bind_admin_socket(settings.admin_socket))
     except BaseException:
-        for listener in bound:
-            listener.remove()
+        _remove(bound)
         raise
     return bound
+
+
+def _remove(listeners: Sequence[Listener]) -> None:
+    for listener in listeners:
+        listener.remove()
 
 
 def _serve(listeners: Sequence[Listener], services: Services, log: LineLog) -> list[Server]:

@@ -7,6 +7,7 @@ Checked by: tests/system/test_start.py, tests/system/test_listeners.py.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 
@@ -49,8 +50,11 @@ def private_directory(path: str, variable: str, *, mode: int = 0o700) -> None:
         raise StartError(f"{variable}: {path} is open to others; run: chmod {mode:o} {path}")
 
 
-def results_directory(path: str) -> None:
-    """Make or close SSE_RESULTS, and prove that files can be made in it."""
+def results_directory(path: str) -> int:
+    """Make or close SSE_RESULTS, prove that files can be made in it, and lock it for this process's life.
+
+    Returns the descriptor that holds the lock: two daemons on one run would end each other's processes.
+    """
     check_ancestors(path, "SSE_RESULTS")
     try:
         _make(path, 0o700)
@@ -59,11 +63,15 @@ def results_directory(path: str) -> None:
         raise StartError(f"SSE_RESULTS: {path} is not usable: {error.strerror}") from error
     try:
         _close_to_others(fd, path)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _prove_writable(fd)
-    except OSError as error:
-        raise StartError(f"SSE_RESULTS: {path} is not writable: {error.strerror}") from error
-    finally:
+    except BlockingIOError as error:
         os.close(fd)
+        raise StartError(f"SSE_RESULTS: {path} is in use by a running daemon; stop it or choose another") from error
+    except OSError as error:
+        os.close(fd)
+        raise StartError(f"SSE_RESULTS: {path} is not writable: {error.strerror}") from error
+    return fd
 
 
 def archive_directory(path: str, agent: Account) -> None:

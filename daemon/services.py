@@ -63,6 +63,27 @@ class Services:
         self.capture.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found to be in order before anything was started. ``lock`` keeps other daemons off the results."""
+
+    agent: Account
+    runner: Account
+    task: Task
+    lock: int
+
+
+def check(settings: Settings) -> Checked:
+    """Check what can be checked without touching a run that another daemon may serve; SSEBenchError says why not."""
+    agent, runner = accounts_for(settings)
+    task = load_task(settings.bench_path)
+    for path, variable in ((settings.bench_path, "SSE_BENCH_PATH"), (settings.repo_path, "SSE_REPO_PATH")):
+        check_ancestors(path, variable)
+    if is_isolated():
+        private_directory(settings.runner_dir, "SSE_RUNNER_DIR", mode=0o710)
+    return Checked(agent, runner, task, results_directory(settings.results))
+
+
 def accounts_for(settings: Settings) -> tuple[Account, Account]:
     """The agent's and the runner's account; the calling user for both when that is not root."""
     if is_isolated():
@@ -70,12 +91,11 @@ def accounts_for(settings: Settings) -> tuple[Account, Account]:
     return current_account(), current_account()
 
 
-def build_services(settings: Settings, *, fresh: bool) -> Services:
-    """Check everything, then build everything; an SSEBenchError tells why the daemon cannot start."""
-    agent, runner = accounts_for(settings)
-    task = load_task(settings.bench_path)
-    _check_directories(settings, agent)
+def build_services(settings: Settings, checked: Checked, *, fresh: bool) -> Services:
+    """Build and start everything; SSEBenchError says why that is impossible, and nothing is left running."""
+    agent, runner, task = checked.agent, checked.runner, checked.task
     _check_source(settings, task, agent, fresh=fresh)
+    archive_directory(settings.archive, agent)
     state = open_state(settings.state_path, task_id=task.id, source=task.source, fresh=fresh)
     phase = AgentPhase(state, agent, [task.source, agent.home, settings.archive])
     bencher = Bencher(
@@ -116,15 +136,6 @@ def build_services(settings: Settings, *, fresh: bool) -> Services:
         services.close()
         raise
     return services
-
-
-def _check_directories(settings: Settings, agent: Account) -> None:
-    for path, variable in ((settings.bench_path, "SSE_BENCH_PATH"), (settings.repo_path, "SSE_REPO_PATH")):
-        check_ancestors(path, variable)
-    results_directory(settings.results)
-    if is_isolated():
-        private_directory(settings.runner_dir, "SSE_RUNNER_DIR", mode=0o710)
-    archive_directory(settings.archive, agent)
 
 
 def _check_source(settings: Settings, task: Task, agent: Account, *, fresh: bool) -> None:

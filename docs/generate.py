@@ -51,8 +51,8 @@ def http_api(document: dict[str, Any]) -> str:
             [[f"`{method} {path}`", SERVED[op["x-access"]], op["summary"]] for method, path, op in operations],
         ),
         "## Difficulty\n",
-        "The bencher actions on the agent-facing listeners, by level. The admin socket runs all of them, and `bash` is\n"
-        "not gated.\n",
+        "The bencher actions on the agent-facing listeners, by level. The admin socket runs all of them, and `bash`\n"
+        "is not gated.\n",
         difficulty(document["paths"]["/tool/{name}"]["post"]["x-difficulty"]),
     ]
     for method, path, op in operations:

@@ -184,13 +184,29 @@ def test_a_taken_port_stops_the_start(root: Path, task: ToyTask) -> None:
     assert f"SSE_HTTP_PORT={port} is taken" in line
 
 
-def test_a_second_daemon_on_the_same_sockets_is_refused_and_the_first_lives_on(root: Path) -> None:
+@pytest.mark.parametrize("change", ["nothing", "sockets", "results"])
+def test_a_second_daemon_is_refused_and_the_run_of_the_first_goes_on(root: Path, change: str) -> None:
     with live_daemon(root) as daemon:
+        daemon.bash("kept=yes; sleep 1000 &")
+        assert daemon.bencher("build").json()["code"] == 0
+        env = dict(daemon.env)
+        if change == "sockets":
+            env |= {"SSE_DAEMON_SOCKET": str(root / "b.sock"), "SSE_ADMIN_SOCKET": str(root / "b" / "b.sock")}
+        elif change == "results":
+            env["SSE_RESULTS"] = str(root / "other")
         done = subprocess.run(
-            [sys.executable, "-m", "daemon"], cwd=REPOSITORY, env=daemon.env, capture_output=True, text=True, timeout=30
+            [sys.executable, "-m", "daemon", "--fresh"],
+            cwd=REPOSITORY,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
         )
         assert done.returncode == 2
         assert "in use by a running daemon" in done.stderr
+        assert daemon.bash('echo "$kept"; jobs -r | wc -l')["stdout"] == "yes\n1\n"
+        assert daemon.bencher("run_poc", poc="pocs/one.txt").json()["code"] == 1
         assert daemon.agent.get("/version").status_code == 200
         assert daemon.admin.get("/version").status_code == 200
 
