@@ -21,6 +21,7 @@ import gevent
 from shell.accounts import Account, current_account, is_isolated
 from shell.command import CommandResult, run_command
 from shell.directories import open_directory
+from shell.errors import CommandError
 from shell.programs import program_argv
 from shell.stop import StopSignal
 
@@ -34,7 +35,6 @@ _ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
 _MESSAGE_BYTES = 1 << 22
 _CLEAN_SECONDS = 300.0
 _SCAN_SECONDS = 120.0
-_LEFT = 3
 
 
 class SharedPlaces:
@@ -91,12 +91,17 @@ class SharedPlaces:
     def _purge_files(self, account: Account) -> None:
         arguments = ["purge", str(account.uid), *self._places, "--", *sorted(self._keep)]
         # The user's own rights first; then root, for what the user cannot list or what others put into its directories.
+        why = "nothing was tried"
         for actor in (account, current_account()):
-            result = _run_cleaner(arguments, actor)
+            try:
+                result = _run_cleaner(arguments, actor)
+            except CommandError as error:
+                why = str(error)
+                continue
             if result.code == 0:
                 return
-        if result.code != _LEFT or result.stderr:
-            log.warning("could not remove all files of %s in shared places: %s", account.name, _first_line(result))
+            why = _last_line(result)
+        log.warning("could not remove all files of %s in shared places: %s", account.name, why)
 
 
 def empty_directory(fd: int, account: Account) -> bool:
@@ -105,7 +110,9 @@ def empty_directory(fd: int, account: Account) -> bool:
     Root's pass is for directories of other users that the account let in; the caller has moved the tree out of reach.
     """
     actors = [account, current_account()] if is_isolated() else [account]
-    return any(_run_cleaner(["empty", str(fd)], actor, pass_fds=[fd]).code == 0 for actor in actors)
+    with contextlib.suppress(CommandError):
+        return any(_run_cleaner(["empty", str(fd)], actor, pass_fds=[fd]).code == 0 for actor in actors)
+    return False
 
 
 def remove_jobs(account: Account) -> None:
@@ -129,7 +136,8 @@ def _remove_jobs_in(folder: int, account: Account) -> None:
 def _purge_message_queues(account: Account) -> None:
     # Where their file system is mounted it is one of the shared places.
     if not os.path.ismount("/dev/mqueue"):
-        _run_cleaner(["mqueues", str(account.uid)], current_account())
+        with contextlib.suppress(CommandError):
+            _run_cleaner(["mqueues", str(account.uid)], current_account())
 
 
 def _run_cleaner(arguments: Sequence[str], account: Account, pass_fds: Sequence[int] = ()) -> CommandResult:
@@ -156,6 +164,6 @@ def _run(
     )
 
 
-def _first_line(result: CommandResult) -> str:
+def _last_line(result: CommandResult) -> str:
     lines = result.stderr.decode("utf-8", "replace").strip().splitlines()
-    return lines[-1] if lines else f"cleaner ended with {result.code}"
+    return lines[-1] if lines else f"the cleaner ended with {result.code}"

@@ -96,3 +96,26 @@ def test_a_full_disk_in_the_agents_places_does_not_stop_answers(usual_target: Ta
     target.agent("head -c 200000000 /dev/zero > /dev/shm/ssebench-fill; ls -l /dev/shm/ssebench-fill")
     assert_usable(target)
     target.agent("rm -f /dev/shm/ssebench-fill")
+
+
+STOPPER = """
+import os, signal, time
+end = time.monotonic() + 4
+while time.monotonic() < end:
+    try: os.kill(-1, signal.SIGSTOP)
+    except OSError: pass
+"""
+
+
+def test_stopping_every_process_before_it_starts_holds_up_nobody_for_long(usual_target: Target) -> None:
+    target = usual_target
+    (target.root / "stopper.py").write_text(STOPPER)
+    target.bash(f"(setsid python3 -I -S {target.root}/stopper.py >/dev/null 2>&1 &); kill -9 $$", timeout=5)
+    for request in ({"command": "echo hi", "timeout": 1}, {"command": "true", "timeout": 1}):
+        # The shell may not come up while this goes on; that must be said, and in time.
+        answer = target.daemon.agent.post("/tool/bash?action=execute", json=request, timeout=40.0)
+        assert answer.status_code in (200, 500)
+    target.note(target.daemon.bencher("build"))
+    time.sleep(4)
+    target.bash("true", timeout=5)
+    assert_usable(target)

@@ -130,3 +130,18 @@ def _build_ignoring_errors(daemon: LiveDaemon) -> None:
             client.post("/tool/bencher?action=build", json={})
         except httpx.HTTPError:
             return
+
+
+def test_sigterm_in_the_middle_of_a_build_ends_everything_in_time(test_users: TestUsers) -> None:
+    with attacked_daemon(test_users, 2) as target:
+        (target.source / HOOK).write_text("trap '' TERM HUP; (setsid sleep 300 &) ; setsid sleep 300 & sleep 300\n")
+        thread = threading.Thread(target=_build_ignoring_errors, args=(target.daemon,))
+        thread.start()
+        time.sleep(1.5)
+        started = time.monotonic()
+        assert target.daemon.stop(signal.SIGTERM) == 0
+        assert time.monotonic() - started < 10
+        thread.join(20)
+        assert processes_of(target.users.runner) == []
+        assert [path.name for path in (target.root / "runner").iterdir()] == ["trash"]
+        assert list((target.root / "runner/trash").iterdir()) == []
