@@ -18,7 +18,7 @@ from shell.command import CommandResult, Ending
 from shell.environment import shell_environment
 from shell.errors import CommandError
 from shell.session_processes import descendants, end_all, in_sessions
-from shell.session_protocol import death_notices, last_words, without_reports
+from shell.session_protocol import death_notices, failed_to_parse, last_words, without_reports
 from shell.session_run import Run
 from shell.session_shell import Shell
 from shell.session_streams import Exchange
@@ -27,6 +27,7 @@ from shell.stop import StopSignal
 __all__ = ["RESTARTED", "BashSession", "shell_environment"]
 
 _CLOSE_SECONDS = 2.0
+_PARSE_ERROR_CODE = 2
 
 RESTARTED = b"ssebench: the shell has ended and was restarted; its directory, variables, functions and jobs are gone\n"
 
@@ -76,6 +77,8 @@ class BashSession:
             shell, lost = self._ready_shell()[0], True
             run = self._run(shell, self._exchange, command.encode(), limit_s, stop)
         stdout, stderr = self._collect(run, shell, self._exchange)
+        if run.code == 1 and failed_to_parse(command.encode(), stderr):
+            run.code = shell.code = _PARSE_ERROR_CODE
         notes = run.note + (RESTARTED if lost or run.died else b"")
         if run.died:
             self._end_shell()

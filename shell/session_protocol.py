@@ -152,6 +152,12 @@ def leaves_open(text: bytes) -> bool:
     return bare.count(b"(") > bare.count(b")")
 
 
+def failed_to_parse(text: bytes, stderr: bytes) -> bool:
+    """Whether bash complained about an open bracket of ``text``. At the prompt its code for that is 1, not 2."""
+    last = stderr[-1000:].rstrip(b"\n").rpartition(b"\n")[2]
+    return leaves_open(text) and last.startswith(b"bash: ") and b")" in last
+
+
 def may_shadow(text: bytes) -> bool:
     """Whether ``text`` could define functions named like what we call; bash then reports which there are."""
     return _ANY_NAME.search(text) is not None

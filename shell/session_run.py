@@ -23,7 +23,6 @@ from shell.session_streams import Exchange
 from shell.stop import StopSignal
 
 TIMED_OUT_CODE = 124
-_PARSE_ERROR_CODE = 2
 _LOOK_SECONDS = (0.05, 0.25, 0.5)
 _INTERRUPT_SECONDS = 0.5
 _KILL_SECONDS = 2.0
@@ -126,8 +125,6 @@ class Run:
         report = self._shell.heard(Said.ENDED, Said.READY)
         if report is not None:
             self._bash.settle()
-            if report.said is Said.READY and report.number == 1 and leaves_open(self._text):
-                return _PARSE_ERROR_CODE  # at the prompt bash says 1 where a script says 2
             return report.number
         self.died = True
         return self._bash.code()
