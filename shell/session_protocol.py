@@ -155,7 +155,7 @@ def leaves_open(text: bytes) -> bool:
 def failed_to_parse(text: bytes, stderr: bytes) -> bool:
     """Whether bash complained about an open bracket of ``text``. At the prompt its code for that is 1, not 2."""
     last = stderr[-1000:].rstrip(b"\n").rpartition(b"\n")[2]
-    return leaves_open(text) and last.startswith(b"bash: ") and b")" in last
+    return leaves_open(text) and last.startswith((b"bash: syntax error", b"bash: unexpected EOF"))
 
 
 def may_shadow(text: bytes) -> bool:
