@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote_to_bytes
 
+import gevent
 from gevent import GreenletExit, socket
 from gevent.lock import Semaphore
 
@@ -88,6 +89,8 @@ class RequestHandler:
 
     def _serve_one(self) -> bool:
         """Read one request and answer it; whether another one may follow."""
+        if self._stream.holds_more:
+            gevent.sleep(0)  # recv never waits for a client that sends ahead: others would not get their turn
         self._server.now_idle(self)
         try:
             if not self._stream.wait_for_request():

@@ -20,6 +20,7 @@ from daemon.http_head import MAX_BODY_BYTES, MAX_HEAD_BYTES, MAX_REQUEST_LINE_BY
 HEAD_SECONDS = 30.0
 BODY_SECONDS = 30.0
 _RECV_BYTES = 64 * 1024
+_EMPTY_LINES_BYTES = 1024
 
 
 class Stream:
@@ -32,6 +33,11 @@ class Stream:
         self._buffer = b""
         self._deadline: float | None = None
 
+    @property
+    def holds_more(self) -> bool:
+        """Whether bytes of a following request are here already."""
+        return bool(self._buffer)
+
     def start_deadline(self, seconds: float | None) -> None:
         """From now on reading has to be done within ``seconds``; None takes the deadline away."""
         self._deadline = None if seconds is None else time.monotonic() + seconds
@@ -39,12 +45,16 @@ class Stream:
     def wait_for_request(self) -> bool:
         """Wait, without a deadline, for the first byte of a request; False when the client closed instead."""
         self._deadline = None
-        while True:
+        empty_bytes = 0
+        while empty_bytes <= _EMPTY_LINES_BYTES:
+            received = len(self._buffer)
             self._buffer = self._buffer.lstrip(b"\r\n")  # tolerated before a request line, as the RFC asks
             if self._buffer:
                 return True
+            empty_bytes += received
             if not self._fill():
                 return False
+        return False
 
     def read_head(self) -> bytes | None:
         """The next head up to and with its empty line; None when the client closed in the middle of it."""

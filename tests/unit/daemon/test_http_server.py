@@ -195,6 +195,28 @@ def test_an_answer_that_breaks_in_the_middle_ends_without_its_last_chunk(port: i
     assert len(failures) == 1
 
 
+@pytest.mark.parametrize("data", [VERSION * 3000, "\n" * 1_000_000], ids=["requests", "empty lines"])
+def test_a_client_that_sends_ahead_does_not_keep_others_from_their_turn(port: int, data: str) -> None:
+    turns = 0
+
+    def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            gevent.sleep(0)
+
+    counter = gevent.spawn(count)
+    with RawClient(port) as client:
+        try:
+            client.send(data)
+            for _ in range(data.count("GET")):
+                assert client.read().status == 200
+        except ConnectionError:
+            assert "GET" not in data
+    counter.kill()
+    assert turns >= data.count("GET")
+
+
 def test_only_so_many_large_bodies_are_held_at_once_and_all_get_their_turn(port: int, app: App) -> None:
     def send() -> int:
         with RawClient(port) as client:
