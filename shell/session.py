@@ -72,7 +72,7 @@ class BashSession:
             self._exchange = Exchange(self._account, self._limit_bytes)
         shell, lost = self._ready_shell()
         run = self._run(shell, self._exchange, command.encode(), limit_s, stop)
-        if run.streams_failed:
+        if run.never_ran:
             self._end_shell()
             shell, lost = self._ready_shell()[0], True
             run = self._run(shell, self._exchange, command.encode(), limit_s, stop)

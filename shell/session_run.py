@@ -113,9 +113,11 @@ class Run:
             self._bash.signal(signal.SIGCONT)
 
     @property
-    def streams_failed(self) -> bool:
-        """Whether the text was not run because bash could not open its streams, say after ``ulimit -n 3``."""
-        return self.code == 1 and not self.died and streams_failed(self._shell.messages)
+    def never_ran(self) -> bool:
+        """Whether the text was not run: the shell was about to end, or could not open its streams (``ulimit -n 3``)."""
+        if self.died:
+            return self._shell.was_too_late()
+        return self.code == 1 and streams_failed(self._shell.messages)
 
     def _code(self) -> int:
         """The command's exit code; the shell's own when that has ended instead of reporting one."""

@@ -51,6 +51,7 @@ class Shell:
         self._heard: list[Report] = []
         self._shadowed: frozenset[int] = frozenset()
         self._checks_names = False
+        self._sent_bytes = 0
         self._prompts: tuple[bytes, ...] = (b"", b"", b"")
         self.process = BashProcess(
             account,
@@ -91,7 +92,13 @@ class Shell:
         self._begin(checks_names=may_shadow(text) and not direct)
         in_file = not direct and belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
         command = Command(self.nonce, text, code, exchange.paths, shadowed, prompts, in_file)
-        self.process.send(direct_lines(command) if direct else command_lines(command))
+        lines = direct_lines(command) if direct else command_lines(command)
+        self._sent_bytes = len(lines)
+        self.process.send(lines)
+
+    def was_too_late(self) -> bool:
+        """Whether bash ended without having read anything of the command."""
+        return not self.process.is_alive and 0 < self.process.unread_bytes() == self._sent_bytes
 
     def heard(self, *kinds: Said) -> Report | None:
         """The first report of one of these kinds on the current command."""

@@ -41,7 +41,7 @@ class Reader:
 
     def read_what_is_there(self) -> None:
         """Take what has already been written. Bounded by the size now, so that a fast writer cannot hold us here."""
-        left = self._readable_bytes()
+        left = pending_bytes(self._fd)
         while left > 0:
             left -= self._read(left) or left
 
@@ -70,10 +70,12 @@ class Reader:
             self._take(data)
         return len(data)
 
-    def _readable_bytes(self) -> int:
-        size = array.array("i", [0])
-        fcntl.ioctl(self._fd, termios.FIONREAD, size)
-        return size[0]
+
+def pending_bytes(fd: int) -> int:
+    """How many bytes lie in a pipe, asked at either end."""
+    size = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, size)
+    return size[0]
 
 
 class OutputFifo:

@@ -28,7 +28,7 @@ from gevent import monkey
 
 from shell.accounts import Account, child_setup
 from shell.errors import CommandError
-from shell.session_streams import Reader
+from shell.session_streams import Reader, pending_bytes
 
 # Asked without waiting, so gevent's own, which goes through the hub, has nothing to add.
 _poll = monkey.get_original("select", "poll")
@@ -130,6 +130,10 @@ class BashProcess:
                 gevent.sleep(0.001)
             except BrokenPipeError:
                 return
+
+    def unread_bytes(self) -> int:
+        """How much of what was sent bash has not read; also after its end."""
+        return pending_bytes(self._input)
 
     def read_messages(self) -> None:
         """Take what bash itself has written up to now."""
