@@ -15,7 +15,6 @@ grade, 0 for no limit), AGENT_DURATION (seconds), SSE_METRIC_AGENT_TIMEOUT (set 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import queue
@@ -30,12 +29,16 @@ from typing import Any
 
 from grading.state import write_durably
 from sse.grading import PatchResult, grade
+from tasks.paths import PathError, read_regular
 
 RESULT_FILE = "result.json"
 DEFAULT_RESULTS = "/var/lib/ssebench/results"
 DEFAULT_TIMEOUT_S = 1800
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
+
+# What ends the wait for a grade: the grade, why there is none, or a signal. A queue that a signal handler may fill.
+Outcomes = queue.SimpleQueue[PatchResult | BaseException]
 
 
 class _EndedError(Exception):
@@ -55,19 +58,28 @@ def main() -> int:
     """Grade and write the result; 0 when a result was written, whatever it says."""
     parser = argparse.ArgumentParser(prog="ssebench-evaluate", description=__doc__.split("\n", 1)[0])
     parser.parse_args()
+    outcomes: Outcomes = queue.SimpleQueue()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        # Nothing is raised: at any other moment than during the wait it would keep the result from being written.
+        outcomes.put(_EndedError(f"the evaluator was ended by {signal.Signals(number).name}"))
+
     for number in _ENDING_SIGNALS:
-        signal.signal(number, _end)
-    return evaluate(os.environ)
+        signal.signal(number, end)
+    return evaluate(os.environ, outcomes)
 
 
-def evaluate(environment: Mapping[str, str]) -> int:
-    """Grade with the settings in ``environment`` and write the result; 0 when it was written, else 1."""
+def evaluate(environment: Mapping[str, str], outcomes: Outcomes | None = None) -> int:
+    """Grade with the settings in ``environment`` and write the result; 0 when it was written, else 1.
+
+    What is put into ``outcomes`` first is the grade; an exception there ends it.
+    """
     path = os.path.join(environment.get("SSE_RESULTS") or DEFAULT_RESULTS, RESULT_FILE)
     limits = Limits(0, 0, "SSE_METRIC_AGENT_TIMEOUT" in environment)
     timed_out = False
     try:
         limits = _limits(environment)
-        result, timed_out = grade_within(limits.timeout_s)
+        result, timed_out = grade_within(limits.timeout_s, outcomes or queue.SimpleQueue())
     except BaseException as error:
         result = _not_graded(f"Exception: {str(error) or type(error).__name__}")
     try:
@@ -79,32 +91,32 @@ def evaluate(environment: Mapping[str, str]) -> int:
     return 0
 
 
-def grade_within(timeout_s: int, run: Callable[[], PatchResult] = grade) -> tuple[PatchResult, bool]:
-    """The grade, and whether it ran into the time limit; then it says nothing about the patch."""
-    answers: queue.Queue[PatchResult | BaseException] = queue.Queue()
+def grade_within(
+    timeout_s: int, outcomes: Outcomes, run: Callable[[], PatchResult] = grade
+) -> tuple[PatchResult, bool]:
+    """The first outcome, and whether it ran into the time limit; then it says nothing about the patch."""
 
     def work() -> None:
         try:
-            answers.put(run())
+            outcomes.put(run())
         except BaseException as error:
-            answers.put(error)
+            outcomes.put(error)
 
     # A thread that is left behind: it ends with the program, and its closed connection makes the daemon stop the check.
     threading.Thread(target=work, daemon=True).start()
     try:
-        answer = answers.get(timeout=timeout_s or None)
+        outcome = outcomes.get(timeout=timeout_s or None)
     except queue.Empty:
         return _not_graded(f"Timeout ({timeout_s}s)"), True
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer, False
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome, False
 
 
 def write_result(path: str, result: PatchResult, limits: Limits, timed_out: bool) -> None:
     """Put the grade into ``path``, beside what other programs wrote there."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    content = {
-        **_foreign(path),
+    grade_fields = {
         "patch_result": result.to_dict(),
         "runtime_result": {
             "agent_duration": limits.agent_duration_s,
@@ -112,16 +124,24 @@ def write_result(path: str, result: PatchResult, limits: Limits, timed_out: bool
             "evaluator_timeout": timed_out,
         },
     }
-    write_durably(path, json.dumps(content, indent=2, allow_nan=False).encode("ascii") + b"\n")
+    try:
+        data = _spelled({**_foreign(path), **grade_fields})
+    except (ValueError, RecursionError):  # what others wrote holds NaN, or is nested as deep as only a parser goes
+        data = _spelled(grade_fields)
+    write_durably(path, data)
+
+
+def _spelled(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=2, allow_nan=False).encode("ascii") + b"\n"
 
 
 def _foreign(path: str) -> dict[str, Any]:
     """The object that is in the file already; empty when there is none or it is not JSON."""
-    with contextlib.suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
-        content = json.loads(file.read(_MAX_RESULT_BYTES))
-        if isinstance(content, dict):
-            return content
-    return {}
+    try:
+        content = json.loads(read_regular(os.path.dirname(path), RESULT_FILE, limit_bytes=_MAX_RESULT_BYTES))
+    except (PathError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _limits(environment: Mapping[str, str]) -> Limits:
@@ -145,13 +165,6 @@ def _not_graded(message: str) -> PatchResult:
     result = PatchResult()
     result.mark_failure(message)
     return result
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    # Once is enough: from here on the result is being written.
-    for ignored in _ENDING_SIGNALS:
-        signal.signal(ignored, signal.SIG_IGN)
-    raise _EndedError(f"the evaluator was ended by {signal.Signals(number).name}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import threading
 from pathlib import Path
 from typing import Any
@@ -100,12 +101,48 @@ def test_no_daemon_is_a_result(tmp_path: Path) -> None:
     assert content["patch_result"]["error_msg"].startswith("Exception: no daemon known")
 
 
-@pytest.mark.parametrize("before", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"a": NaN}',
+        b'{"a": 1e999}',
+    ],
+    ids=lambda data: data[:10],
+)
 def test_a_file_that_is_no_result_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
     grade_as(monkeypatch, PatchResult(True))
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "result.json").write_bytes(before)
     assert sorted(run(tmp_path)) == ["patch_result", "runtime_result"]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_file_is_replaced_unopened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    grade_as(monkeypatch, PatchResult(True))
+    (tmp_path / "results").mkdir()
+    (tmp_path / "other").write_text('{"secret": 1}')
+    if kind == "link":
+        (tmp_path / "results" / "result.json").symlink_to("../other")
+    else:
+        os.mkfifo(tmp_path / "results" / "result.json")
+    assert sorted(run(tmp_path)) == ["patch_result", "runtime_result"]
+    assert (tmp_path / "results" / "result.json").lstat().st_mode & 0o170777 == 0o100600
+    assert (tmp_path / "other").read_text() == '{"secret": 1}'
+
+
+def test_what_ends_the_grade_is_its_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(grade_within, "__defaults__", (lambda: never.wait(60) and PatchResult(True),))
+    outcomes: evaluator.Outcomes = queue.SimpleQueue()
+    outcomes.put(RuntimeError("ended"))
+    assert evaluate({"SSE_RESULTS": str(tmp_path)}, outcomes) == 0
+    never.set()
+    assert json.loads((tmp_path / "result.json").read_bytes())["patch_result"]["error_msg"] == "Exception: ended"
 
 
 def test_fields_of_other_programs_stay(tmp_path: Path) -> None:
