@@ -6,10 +6,13 @@ the entries at ``GET /agent/dialog``.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any
@@ -18,25 +21,36 @@ from sse.error import SDKError
 
 FILE_NAME = "dialog.jsonl"
 DEFAULT_ARCHIVE = "/tmp/sse-archive"  # noqa: S108 - the contract's default, a directory of the agent's own
+MAX_ENTRY_BYTES = 16 * 1024 * 1024  # the daemon skips longer lines
+_CHUNK_BYTES = 4 * 1024 * 1024
+_RESERVED = frozenset({"seq", "type", "timestamp"})
+
+# One for the whole process, because the file lock below does not keep two writers of one process apart. Held during a
+# fork, so that no child begins with a lock whose holder it does not have.
+_one_writer = threading.Lock()
+os.register_at_fork(before=_one_writer.acquire, after_in_parent=_one_writer.release, after_in_child=_one_writer.release)
 
 
 class DialogWriter:
     """Appends entries to a dialog, each written in one piece and flushed before the method returns.
 
     ``path`` is the file, by default ``$SSE_ARCHIVE/dialog.jsonl``; its directory is made when missing. A file that
-    exists is continued: its numbers go on. Safe to use from several threads.
+    exists is continued: its numbers go on. Several writers of one file, also in several threads and processes, share
+    its numbers. Every method raises SDKError when the entry cannot be written; it then took no number.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         archive = os.environ.get("SSE_ARCHIVE", DEFAULT_ARCHIVE)
         self.path = os.fspath(path) if path is not None else os.path.join(archive, FILE_NAME)
-        self._lock = threading.Lock()
-        try:
+        self._seq = 0
+        self._end = 0  # the file is known up to here
+        with self._errors():
             os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise SDKError(f"cannot write the dialog {self.path}: {error.strerror}") from error
-        self._seq = self._continue()
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+            self._fd = os.open(self.path, flags, 0o644)
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self.close()
+            raise SDKError(f"cannot write the dialog {self.path}: it is no regular file")
 
     def init(self, agent: str, model: str | None = None, **more: Any) -> int:
         """The run begins: which agent, which model. Returns the entry's number, as every method does."""
@@ -67,16 +81,18 @@ class DialogWriter:
         return self.write("complete", success=success, summary=summary, **more)
 
     def write(self, kind: str, **fields: Any) -> int:
-        """Append an entry of any type; fields that are None are left out. SDKError when it cannot be written."""
-        with self._lock:
-            entry = {"seq": self._seq + 1, "type": kind, "timestamp": _now(), **_set_fields(fields)}
-            self._append(_line(entry))
+        """Append an entry of any type, of at most MAX_ENTRY_BYTES; fields that are None are left out."""
+        if reserved := _RESERVED & fields.keys():
+            raise SDKError(f"a dialog entry has its own {', '.join(sorted(reserved))}")
+        with self._alone():
+            self._catch_up()
+            self._append(_line({"seq": self._seq + 1, "type": kind, "timestamp": _now(), **_set_fields(fields)}))
             self._seq += 1
             return self._seq
 
     def close(self) -> None:
         """Close the file; writing afterwards is an error."""
-        with self._lock:
+        with _one_writer:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
@@ -89,24 +105,43 @@ class DialogWriter:
     ) -> None:
         self.close()
 
-    def _append(self, line: bytes) -> None:
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else who uses this class writes to the file meanwhile."""
+        with _one_writer, self._errors():
+            if self._fd < 0:
+                raise SDKError(f"cannot write the dialog {self.path}: it is closed")
+            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
-            while line:
-                line = line[os.write(self._fd, line) :]
+            yield
         except OSError as error:
             raise SDKError(f"cannot write the dialog {self.path}: {error.strerror}") from error
 
-    def _continue(self) -> int:
-        """The last number in the file; a line that an earlier writer left unfinished is ended."""
-        last = 0
-        line = b""
-        with open(os.dup(self._fd), "rb") as file:
-            file.seek(0)
-            for line in file:
-                last = max(last, _seq_of(line))
-        if line and not line.endswith(b"\n"):
+    def _append(self, line: bytes) -> None:
+        while line:
+            written = os.write(self._fd, line)
+            self._end += written
+            line = line[written:]
+
+    def _catch_up(self) -> None:
+        """Learn the last number from what others added; a line that a writer left unfinished is ended."""
+        if os.fstat(self._fd).st_size < self._end:
+            self._end = 0  # emptied by somebody; the numbers go on
+        rest = b""
+        while chunk := os.pread(self._fd, _CHUNK_BYTES, self._end):
+            self._end += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
+            self._seq = max([self._seq, *map(_seq_of, lines)])
+        if rest:
+            self._seq = max(self._seq, _seq_of(rest))
             self._append(b"\n")
-        return last
 
 
 def _now() -> str:
@@ -120,9 +155,12 @@ def _set_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _line(entry: dict[str, Any]) -> bytes:
     try:
         # Escaped, because text that a model produced may hold half a character pair, which has no UTF-8.
-        return json.dumps(entry, allow_nan=False, default=str).encode("ascii") + b"\n"
+        line = json.dumps(entry, allow_nan=False, default=str).encode("ascii") + b"\n"
     except (ValueError, TypeError, RecursionError) as error:
         raise SDKError(f"a dialog entry must be JSON: {error}") from error
+    if len(line) > MAX_ENTRY_BYTES:
+        raise SDKError(f"a dialog entry must have at most {MAX_ENTRY_BYTES} bytes, this one has {len(line)}")
+    return line
 
 
 def _seq_of(line: bytes) -> int:

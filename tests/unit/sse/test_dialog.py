@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +96,57 @@ def test_threads_share_a_writer(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
     assert [entry["seq"] for entry in entries(tmp_path / "d")] == list(range(1, 201))
+
+
+def test_writers_of_one_file_share_its_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with DialogWriter(path) as first, DialogWriter(path) as second:
+        assert [first.message("a"), second.message("b"), first.message("c")] == [1, 2, 3]
+        with path.open("ab") as file:
+            file.write(b'{"seq": 7}')  # of a program that was ended while it wrote
+        assert second.message("d") == 8
+        path.write_bytes(b"")
+        assert second.message("e") == 9  # the numbers that a reader knows are not given out again
+        assert [entry["seq"] for entry in entries(path)] == [9]
+
+
+def test_processes_share_a_file_and_a_forked_writer_goes_on(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, threading\n"
+        "from sse.dialog import DialogWriter\n"
+        "dialog = DialogWriter(sys.argv[1])\n"
+        "def work(): [dialog.message('x' * 3000) for _ in range(25)]\n"
+        "thread = threading.Thread(target=work); thread.start()\n"
+        "pid = os.fork()\n"
+        "work()\n"
+        "thread.join() if pid else os._exit(0)\n"
+        "sys.exit(os.waitpid(pid, 0)[1])\n"
+    )
+    path = tmp_path / "d"
+    command = [sys.executable, "-W", "ignore", "-c", program, str(path)]
+    running = [subprocess.Popen(command, cwd=Path(__file__).resolve().parents[3]) for _ in range(2)]
+    assert [process.wait(60) for process in running] == [0, 0]
+    assert [entry["seq"] for entry in entries(path)] == list(range(1, 151))
+
+
+@pytest.mark.parametrize("field", ["seq", "type", "timestamp"])
+def test_no_field_takes_the_place_of_an_entrys_own(tmp_path: Path, field: str) -> None:
+    with DialogWriter(tmp_path / "d") as dialog, pytest.raises(SDKError, match=f"its own {field}"):
+        dialog.write("x", **{field: 1})
+
+
+def test_an_entry_that_the_daemon_would_skip_is_refused(tmp_path: Path) -> None:
+    with DialogWriter(tmp_path / "d") as dialog:
+        with pytest.raises(SDKError, match="at most 16777216 bytes, this one has"):
+            dialog.message("\u20ac" * 3_000_000)
+        assert dialog.message("x") == 1
+
+
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(SDKError, match="cannot write the dialog"):
+            DialogWriter(path)
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
