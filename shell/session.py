@@ -64,17 +64,17 @@ class BashSession:
         """Run ``command`` in the shell and wait for its end, ``stop`` or the time limit in seconds.
 
         Never called while another call runs. A command that fails is a result; CommandError only when no shell can
-        be started.
+        be started, or none may be any more because ``stop`` is set.
         """
         started = time.monotonic()
         limit_s = min(filter(None, (timeout_s, self._timeout_s)), default=None)
         if self._exchange is None:
             self._exchange = Exchange(self._account, self._limit_bytes)
-        shell, lost = self._ready_shell()
+        shell, lost = self._ready_shell(stop)
         run = self._run(shell, self._exchange, command.encode(), limit_s, stop)
         if run.never_ran:
             self._end_shell()
-            shell, lost = self._ready_shell()[0], True
+            shell, lost = self._ready_shell(stop)[0], True
             run = self._run(shell, self._exchange, command.encode(), limit_s, stop)
         stdout, stderr = self._collect(run, shell, self._exchange)
         if run.code == 1 and failed_to_parse(command.encode(), stderr):
@@ -113,7 +113,7 @@ class BashSession:
             stderr.add(death_notices(shell.messages))
         return stdout.data(), stderr.data()
 
-    def _ready_shell(self) -> tuple[Shell, bool]:
+    def _ready_shell(self, stop: StopSignal) -> tuple[Shell, bool]:
         """A shell at its prompt, and whether it takes the place of one that was lost since the last command."""
         lost = self._shell is not None
         if self._shell is not None and self._shell.at_prompt():
@@ -123,6 +123,9 @@ class BashSession:
             setup = file.read()
         # A ~/.bashrc that ends or hangs the shell would do so each time: then one without it.
         for read_rc in (True, False):
+            # Whoever ends the agent phase sets it, then kills: nothing of the agent's may be started after that.
+            if stop.is_set():
+                raise CommandError(f"no shell was started, because {stop.reason}")
             self._shell = Shell(self._account, self._source, self._environment, read_rc=read_rc)
             self._sessions.add(self._shell.process.pid)
             if self._shell.start(setup):

@@ -11,7 +11,8 @@ import gevent
 import pytest
 
 from shell.command import Ending, run_command
-from shell.processes import processes_of
+from shell.errors import CommandError
+from shell.processes import end_processes, processes_of
 from shell.session import RESTARTED
 from shell.stop import StopSignal
 from tests.support.shells import bash_session, run, startup_file
@@ -105,6 +106,26 @@ def test_a_stopped_command_ends_like_at_a_timeout_and_the_state_stays(test_users
         assert (result.ending, result.stdout) == (Ending.STOPPED, b"part\n")
         assert result.stderr == b"ssebench: the command was stopped because the client went away\n"
         assert run(session, "echo $x").stdout == b"5\n"
+
+
+def test_no_shell_is_started_once_the_command_was_stopped(test_users: TestUsers) -> None:
+    stop = StopSignal()
+    stop.set("the agent phase has ended")
+    with bash_session(test_users.agent) as session:
+        with pytest.raises(CommandError, match="the agent phase has ended"):
+            session.execute("true", timeout_s=None, stop=stop)
+        assert processes_of(test_users.agent) == []
+        assert run(session, "echo later").stdout == b"later\n"
+
+
+def test_the_end_of_all_of_the_agents_processes_ends_the_command(test_users: TestUsers) -> None:
+    with bash_session(test_users.agent) as session:
+        gevent.spawn_later(0.3, end_processes, test_users.agent)
+        started = time.monotonic()
+        result = run(session, "echo part; sleep 60; echo never")
+        assert time.monotonic() - started < 5
+        assert (result.code, result.stdout) == (137, b"part\n")
+        assert processes_of(test_users.agent) == []
 
 
 def test_the_sessions_own_limit_caps_the_requests(test_users: TestUsers) -> None:
