@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,10 @@ DATASET = REPOSITORY / "datasets" / "demo"
 DEFAULT_TASK = "recdump-CWE-121"
 _START_SECONDS = 20.0
 _STOP_SECONDS = 15.0
+# All that a stage ever holds. A directory with anything else in it is somebody's own and never emptied.
+_STAGE_NAMES = frozenset(
+    ["admin", "archive", "daemon.log", "opt", "runner", "src", "sse.sock", "ssebench", "ssebench-repo", "var"]
+)
 
 
 class StageError(Exception):
@@ -82,11 +87,10 @@ def set_stage(task: str, parent: Path | None = None) -> Stage:
     """Lay ``task`` out afresh below ``parent`` and return its stage; StageError when that is impossible."""
     if task not in task_names():
         raise StageError(f"no bundled task {task}; there are {', '.join(task_names())}")
-    parent = parent or _default_parent()
+    parent = (parent or _default_parent()).resolve()
     agent, runner = _accounts()
     stage = Stage(task, parent / task, agent, runner)
-    shutil.rmtree(stage.root, ignore_errors=True)
-    stage.root.mkdir(parents=True, mode=0o755)
+    _clear(stage.root)
     _install_packages(DATASET / task / "packages")
     environment = os.environ | {
         "ROOT": str(stage.root),
@@ -100,6 +104,23 @@ def set_stage(task: str, parent: Path | None = None) -> Stage:
     archive.mkdir(mode=0o755)
     os.chown(archive, agent.uid, agent.gid)
     return stage
+
+
+def _clear(root: Path) -> None:
+    """Make ``root`` an empty directory that the demo's users can enter; StageError when it cannot be one."""
+    if re.fullmatch(r"(/[A-Za-z0-9._+-]+)+", str(root)) is None:
+        raise StageError(f"scripts will name {root}: choose a --dir of letters, digits, '.', '_', '+' and '-'")
+    try:
+        foreign = set(os.listdir(root)) - _STAGE_NAMES if root.exists() else set()
+        if foreign:
+            raise StageError(f"{root} holds {min(foreign)}, which is no demo's; remove it or choose another --dir")
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True, mode=0o755)
+        closed = [path for path in root.parents if path.stat().st_mode & 0o001 == 0] if is_isolated() else []
+    except OSError as error:
+        raise StageError(f"cannot lay the task out in {root}: {error.strerror}") from error
+    if closed:
+        raise StageError(f"the demo's users cannot enter {closed[-1]}; choose another --dir")
 
 
 def _accounts() -> tuple[Account, Account]:
@@ -126,10 +147,12 @@ def _install_packages(listed: Path) -> None:
         raise StageError(f"missing Debian packages: {' '.join(missing)}; install them as root")
     print(f"installing {' '.join(missing)}", flush=True)
     quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-qq"], check=True)
     install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
-    if subprocess.run(install, env=quiet, stdout=subprocess.DEVNULL, check=False).returncode != 0:
-        raise StageError(f"apt-get could not install {' '.join(missing)}; its messages are above")
+    try:
+        for command in (["apt-get", "update", "-qq"], install):
+            subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise StageError(f"apt-get could not install {' '.join(missing)}: {error}") from error
 
 
 def _is_there(sign: str) -> bool:

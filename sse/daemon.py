@@ -129,7 +129,7 @@ def _known(_socket: str | None, _address: str | None) -> Daemon:
 def _body(answer: httpx.Response, request: str) -> dict[str, Any]:
     try:
         body = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):  # a dialog may be nested deeper than Python parses
         body = None
     if not isinstance(body, dict):
         raise SDKError(f"{request} answered {answer.status_code} without a JSON object", answer.status_code)

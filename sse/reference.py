@@ -13,7 +13,7 @@ def get_reference_patch() -> str:
 
     Asks the socket in SSE_ADMIN_SOCKET, else the one the SDK uses; SDKError when that is not the admin socket.
     """
-    diff = Daemon(os.environ.get("SSE_ADMIN_SOCKET")).get("/reference/patch").get("diff")
+    diff = Daemon(os.environ.get("SSE_ADMIN_SOCKET") or None).get("/reference/patch").get("diff")
     if not isinstance(diff, str):
         raise SDKError("expected a diff in the daemon's answer to GET /reference/patch")
     return diff

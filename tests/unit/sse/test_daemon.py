@@ -121,6 +121,7 @@ def test_the_version_is_asked_once_and_a_difference_warns_once(
         (502, b"<html>", "without a JSON object"),
         (200, b"", "without a JSON object"),
         (200, [1], "without a JSON object"),
+        (200, b'{"a": ' * 100_000, "without a JSON object"),
         (200, {"code": "0", "stdout": "", "stderr": ""}, "expected code, stdout and stderr"),
         (200, {"code": 0, "stdout": ""}, "expected code, stdout and stderr"),
     ],
