@@ -12,12 +12,11 @@ from flask.globals import request_ctx
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import Map
 
-from daemon.access import Kind, check_origin
+from daemon.access import check_origin
 from daemon.answers import answer
 from daemon.errors import RequestError
-from daemon.http_handler import LISTENER_KEY
 from daemon.routes import changes, dialog, grading, task, tools
-from daemon.routes.declare import rule_of
+from daemon.routes.declare import listener_kind, rule_of
 from daemon.services import Services
 from shell.errors import InvalidArgument, SSEBenchError
 
@@ -32,9 +31,9 @@ class App(Flask):
         """Which methods the path serves."""
         response = Response(status=204)
         del response.headers["Content-Type"]
-        response.headers["Allow"] = _allow(
-            (request_ctx.url_adapter and request_ctx.url_adapter.allowed_methods()) or ()
-        )
+        adapter = request_ctx.url_adapter
+        assert adapter is not None
+        response.headers["Allow"] = _allow(adapter.allowed_methods())
         return response
 
 
@@ -52,12 +51,6 @@ def create_app(services: Services) -> Flask:
     app.register_error_handler(SSEBenchError, _our_error)
     app.register_error_handler(Exception, _unexpected_error)
     return app
-
-
-def listener_kind() -> Kind:
-    """The kind of the listener that the current request came in on."""
-    kind = request.environ.get(LISTENER_KEY)
-    return kind if isinstance(kind, Kind) else Kind.HTTP
 
 
 def _check_access() -> None:

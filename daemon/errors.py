@@ -49,12 +49,6 @@ class TargetTooLongError(RequestError):
     status = 414
 
 
-class ExpectationError(RequestError):
-    """An ``Expect`` that is not ``100-continue``."""
-
-    status = 417
-
-
 class HeadTooLargeError(RequestError):
     """The header fields are larger than any client of the API sends."""
 

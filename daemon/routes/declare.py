@@ -1,13 +1,15 @@
-"""How a route is declared: its method, its path and its access rule together."""
+"""How a route is declared (method, path and access rule together), and what every route may ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from flask import Blueprint, current_app
+from flask import Blueprint, current_app, request
 
-from daemon.access import Rule
+from daemon.access import Kind, Rule
+from daemon.connection import Client, UnknownClient
+from daemon.http_handler import CLIENT_KEY, LISTENER_KEY
 from daemon.services import Services
 
 _View = TypeVar("_View", bound=Callable[..., Any])
@@ -33,4 +35,16 @@ def rule_of(view: Callable[..., Any]) -> Rule | None:
 def services() -> Services:
     """The services of the app that handles the current request."""
     found: Services = current_app.extensions["ssebench"]
+    return found
+
+
+def listener_kind() -> Kind:
+    """The kind of the listener that the current request came in on; unknown ones count as the agent's."""
+    kind = request.environ.get(LISTENER_KEY)
+    return kind if isinstance(kind, Kind) else Kind.HTTP
+
+
+def client() -> Client:
+    """Whoever waits for the answer to the current request."""
+    found: Client = request.environ.get(CLIENT_KEY) or UnknownClient()
     return found

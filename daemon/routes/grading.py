@@ -8,9 +8,8 @@ from daemon import schemas
 from daemon.access import Rule
 from daemon.answers import answer, large_answer
 from daemon.bodies import read_body
-from daemon.connection import UnknownClient, stopped_when_gone
-from daemon.http_handler import CLIENT_KEY
-from daemon.routes.declare import route, services
+from daemon.connection import stopped_when_gone
+from daemon.routes.declare import client, route, services
 from grading.result import read_result
 
 blueprint = Blueprint("grading", __name__)
@@ -36,8 +35,7 @@ def prepare_grading() -> Response:
     read_body(request)
     found = services()
     found.end_agent_phase()
-    client = request.environ.get(CLIENT_KEY) or UnknownClient()
-    with stopped_when_gone(client) as stop, found.actions.turn(stop, from_agent=False):
+    with stopped_when_gone(client()) as stop, found.actions.turn(stop, from_agent=False):
         found.bencher.new_session()
         found.submission.prepare()
     return answer(_SUCCESS)

@@ -8,10 +8,9 @@ from daemon import schemas
 from daemon.access import Kind, Rule
 from daemon.answers import large_answer
 from daemon.bodies import read_json
-from daemon.connection import UnknownClient, stopped_when_gone
+from daemon.connection import stopped_when_gone
 from daemon.errors import BadRequestError
-from daemon.http_handler import CLIENT_KEY, LISTENER_KEY
-from daemon.routes.declare import route, services
+from daemon.routes.declare import client, listener_kind, route, services
 from daemon.tools import check_gate
 
 blueprint = Blueprint("tools", __name__)
@@ -20,7 +19,7 @@ blueprint = Blueprint("tools", __name__)
 @route(blueprint, "POST", "/tool/<name>", Rule.TOOL)
 def run_tool(name: str) -> Response:
     """Run an action of a tool."""
-    found, kind = services(), request.environ.get(LISTENER_KEY, Kind.HTTP)
+    found, kind = services(), listener_kind()
     wanted = request.args.get("action")
     if wanted is None:
         raise BadRequestError("the action parameter is missing")
@@ -29,8 +28,7 @@ def run_tool(name: str) -> Response:
     body = read_json(request)
     found.access.check_grading(body, kind)
     argument = schemas.load(action.schema, body)
-    client = request.environ.get(CLIENT_KEY) or UnknownClient()
-    with stopped_when_gone(client) as stop, found.actions.turn(stop, from_agent=kind is not Kind.ADMIN):
+    with stopped_when_gone(client()) as stop, found.actions.turn(stop, from_agent=kind is not Kind.ADMIN):
         found.access.check_phase(kind)
         result = action.run(argument, stop)
     size = len(result.stdout) + len(result.stderr)
