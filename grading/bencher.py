@@ -103,7 +103,7 @@ class Bencher:
         self._phase.places.purge(self._runner, everywhere=self._phase.ended)
         self._end_session()
         self._files.restore()
-        self._session = RunnerSession(self._directory, os.path.basename(self._task.source))
+        self._session = RunnerSession(self._directory, os.path.basename(os.path.normpath(self._task.source)))
 
     def close(self) -> None:
         """End every process of the runner's and remove the session."""

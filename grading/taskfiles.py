@@ -104,7 +104,11 @@ class TaskFiles:
         """
         assert self._task.scripts.run is not None
         folder = os.path.dirname(poc)
-        self._stage_folder(stage, folder)
+        if folder:
+            self._stage_folder(stage, folder)
+        else:
+            # Its directory would be the task's own, with everything in it.
+            self._stage_one(stage, poc)
         run = self._stage_one(stage, self._task.scripts.run)
         for item in self._support:
             if "run" in item.named_by and not item.is_directory:
@@ -204,7 +208,10 @@ class TaskFiles:
         os.makedirs(partial, mode=0o700)
         for item in self._directories():
             source = os.path.join(self._bench, item.path)
-            shutil.copytree(source, os.path.join(partial, item.path), symlinks=True)
+            try:
+                shutil.copytree(source, os.path.join(partial, item.path), symlinks=True)
+            except (OSError, shutil.Error) as error:
+                raise WorkspaceError(f"support directory {source} could not be copied: {error}") from error
         os.rename(partial, self._first_state)
 
     def _close_everything(self) -> None:

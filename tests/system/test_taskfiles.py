@@ -147,3 +147,20 @@ def test_the_whole_directory_of_the_poc_is_beside_it_and_hidden_neighbours_are_n
         out = checks.run_poc("pocs/two.txt").stdout.decode()
         assert "one.txt" in out and "two.txt" in out and "beside" in out
         assert "diffs" not in out and "config" not in out
+
+
+def test_a_poc_in_the_tasks_own_directory_is_staged_alone(test_users: TestUsers) -> None:
+    run = '#!/bin/sh\ncat "$1"; ls -R "$(dirname "$1")"\n'
+    with scratch() as root:
+        toy = lay_out(root, test_users.agent)
+        (toy.bench / "single.txt").write_text("poc at the top\n")
+        (toy.bench / "scripts/run.sh").write_text(run)
+        config = toy.bench / "config.yaml"
+        config.write_text(config.read_text().replace("    - pocs/two.txt", "    - single.txt"))
+        checks = make_checks(root, toy, test_users)
+        try:
+            checks.build()
+            out = checks.run_poc("single.txt").stdout.decode()
+            assert "poc at the top" in out and "patch.diff" not in out and "one.txt" not in out
+        finally:
+            checks.bencher.close()
