@@ -42,8 +42,10 @@ class Text(fields.String):
             raise ValidationError("must be a string")
         if "\0" in value:
             raise ValidationError("must not contain NUL")
-        if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-            raise ValidationError("must not contain a lone surrogate")
+        try:
+            value.encode("utf-8")  # the fastest way to look at megabytes of characters
+        except UnicodeEncodeError:
+            raise ValidationError("must not contain a lone surrogate") from None
         return value
 
 
