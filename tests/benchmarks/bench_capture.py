@@ -14,6 +14,7 @@ import gevent
 from grading.capture import Capture
 from tests.benchmarks.big_tree import make_big_tree
 from tests.benchmarks.table import BenchContext, Row, percentile
+from tests.support.cases import BASE_TREE
 from tests.support.roundtrip import GIT_ENV, World, agent_account, as_agent
 
 _CHANGED = 100
@@ -29,17 +30,21 @@ def rows(context: BenchContext) -> list[Row]:
         world.source.mkdir(parents=True)
         make_big_tree(world.source, files=files, megabytes=megabytes)
         world.commit()
-        return _measure(world, context)
+        found = _measure(world)
+    with context.folder("capture-memory") as folder:
+        world = World(folder, agent_account())
+        world.lay_out(BASE_TREE)
+        found.append(_memory(world, 100 if context.quick else _CAPTURES))
+    return found
 
 
-def _measure(world: World, context: BenchContext) -> list[Row]:
+def _measure(world: World) -> list[Row]:
     found = [_row("git hash-object of all files", _median(lambda: _hash_all(world), 3))]
     with world.capturing() as (capture, submission):
         found += _starting(world, capture, found[0])
         found += _unchanged(world, capture)
         found += _hundred_changed(world, capture)
         found += _polling(capture)
-        found.append(_memory(capture, 100 if context.quick else _CAPTURES))
         found.append(_row("prepare_grading, 100 files changed", _timed(submission.prepare)))
     return found
 
@@ -97,13 +102,21 @@ def _polling(capture: Capture) -> list[Row]:
     return [alone, _row("diff and files, three clients at once", _median(three, 5), alone, 1.5)]
 
 
-def _memory(capture: Capture, count: int) -> Row:
-    for _ in range(count // 10):
-        capture.diff()
-    before = _resident_mb()
-    for _ in range(count):
-        capture.diff()
-    return Row(f"growth of memory over {count} captures", _resident_mb() - before, "MB")
+def _memory(world: World, count: int) -> Row:
+    """Captures of a tree in which something else is different each time."""
+
+    def captures(number: int) -> None:
+        for i in range(number):
+            (world.source / "README").write_text(f"{i}\n" * 100)
+            (world.source / f"new{i % 7}").write_text(f"{i}\n")
+            capture.diff()
+            capture.files()
+
+    with world.capturing() as (capture, _submission):
+        captures(count // 5)
+        before = _resident_mb()
+        captures(count)
+        return Row(f"growth of memory over {count} captures", _resident_mb() - before, "MB")
 
 
 def _change(root: Path, number: int) -> None:
