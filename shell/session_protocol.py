@@ -57,7 +57,8 @@ _WORD = rb"((?:'[^'\n]*'|\\'|\$'(?:[^'\\\n]|\\.)*')*)"
 
 _LEAVE_POSIX = b"\\unset POSIXLY_CORRECT\n"
 
-_REFUSED = re.compile(rb"^bash: (?:%s): " % b"|".join(_PROMPTS), re.MULTILINE)
+# Not at the beginning of a line: a prompt that is read-only stands before it.
+_REFUSED = re.compile(rb"bash: (?:%s): " % b"|".join(_PROMPTS))
 _NO_STREAMS = re.compile(
     rb"^bash: (?:/dev/null|[^:\n]*/(?:out|err|command)|redirection error|start_pipeline|pipe error): [^\n]+$",
     re.MULTILINE,
