@@ -120,11 +120,15 @@ class Target:
         shutil.copytree(self.root / "first-tree", self.source, symlinks=True)
         subprocess.run(["chown", "-R", f"{self.users.agent.uid}:{self.users.agent.gid}", str(self.source)], check=True)
 
-    def grade(self) -> tuple[int, ...]:
-        """What the grader sees: codes of build, proofs of concept, tests, hidden tests."""
+    def prepare(self) -> None:
+        """End the phase and apply the agent's patch to the clone."""
         self.graded = True
         prepared = self.daemon.admin.post("/prepare_grading", timeout=120.0)
         assert prepared.status_code == 200, prepared.text
+
+    def grade(self) -> tuple[int, ...]:
+        """What the grader sees: codes of build, proofs of concept, tests, hidden tests."""
+        self.prepare()
         codes = [self.daemon.bencher("build", admin=True, grading=True).json()["code"]]
         for poc in ("pocs/one.txt", "pocs/two.txt"):
             codes.append(self.daemon.bencher("run_poc", admin=True, poc=str(self.bench / poc)).json()["code"])

@@ -137,8 +137,7 @@ def outcome(test_users: TestUsers) -> Iterator[Outcome]:
         by_build = target.runner(f"{put}\npython3 -I -S {target.root}/tools.py runner leave\n{look_script(target)}")
         # The code that looks is part of the patch.
         (target.source / HOOK).write_text(look_script(target))
-        prepared = target.daemon.admin.post("/prepare_grading", timeout=120.0)
-        assert prepared.status_code == 200, prepared.text
+        target.prepare()
         left = target.agents_processes() + processes_of(test_users.runner)
         graded = target.note(target.daemon.bencher("build", admin=True, grading=True))
         yield Outcome(by_agent, by_build, graded, target.grade(), left)
