@@ -18,7 +18,7 @@ from daemon.errors import RequestError
 from daemon.routes import changes, dialog, grading, task, tools
 from daemon.routes.declare import listener_kind, rule_of
 from daemon.services import Services
-from shell.errors import InvalidArgument, SSEBenchError
+from shell.errors import InvalidArgumentError, SSEBenchError
 
 _LOG = logging.getLogger("ssebench.daemon")
 _MESSAGES = {404: "no such endpoint", 405: "the endpoint does not serve this method"}
@@ -83,7 +83,7 @@ def _http_error(error: HTTPException) -> Response:
 def _our_error(error: SSEBenchError) -> Response:
     """The one place where an error of ours gets its status: its own, or 500."""
     status = error.status if isinstance(error, RequestError) else 500
-    message = f"invalid argument: {error}" if isinstance(error, InvalidArgument) else str(error)
+    message = f"invalid argument: {error}" if isinstance(error, InvalidArgumentError) else str(error)
     return answer({"error": message}, status)
 
 

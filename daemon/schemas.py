@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from marshmallow import RAISE, Schema, ValidationError, fields, validate
 
-from shell.errors import InvalidArgument
+from shell.errors import InvalidArgumentError
 
 _LONGEST_SECONDS = 10**9
 
@@ -81,7 +81,7 @@ class BashArgument(StrictSchema):
 
 
 def load(schema: Schema, argument: object) -> dict[str, Any]:
-    """``argument`` as ``schema`` has it; InvalidArgument names every bad field."""
+    """``argument`` as ``schema`` has it; InvalidArgumentError names every bad field."""
     try:
         return schema.load(argument)  # type: ignore[arg-type,no-any-return]
     except ValidationError as error:
@@ -91,12 +91,12 @@ def load(schema: Schema, argument: object) -> dict[str, Any]:
 def _refuse(error: ValidationError) -> NoReturn:
     messages = error.messages
     if isinstance(messages, list):
-        raise InvalidArgument(", ".join(map(str, messages))) from None
+        raise InvalidArgumentError(", ".join(map(str, messages))) from None
     problems = []
     for name, found in messages.items():
         text = ", ".join(map(str, found)) if isinstance(found, list) else str(found)
         problems.append(text if name == "_schema" else f"{name}: {text}")
-    raise InvalidArgument("; ".join(problems)) from None
+    raise InvalidArgumentError("; ".join(problems)) from None
 
 
 class Version(Schema):

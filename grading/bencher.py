@@ -26,7 +26,7 @@ from grading.workspace import RunnerDirectory, RunnerSession, Workspace
 from shell.accounts import Account, current_account
 from shell.command import CommandResult, Ending, run_command
 from shell.copying import CopyStoppedError, TreeReader, copy_tree
-from shell.errors import InvalidArgument, SSEBenchError
+from shell.errors import InvalidArgumentError, SSEBenchError
 from shell.processes import end_processes
 from shell.stop import StopSignal
 from tasks.config import Task
@@ -134,7 +134,7 @@ class Bencher:
             raise BencherError("the task has no run script")
         path = self._files.find_poc(poc)
         if path is None:
-            raise InvalidArgument("poc: not a proof of concept of the task; use a path of poc in the metadata")
+            raise InvalidArgumentError("poc: not a proof of concept of the task; use a path of poc in the metadata")
         if self._build is None:
             return CommandResult(-1, b"", b"nothing has been built yet: run build first\n")
         with self._stage() as stage:

@@ -25,5 +25,5 @@ class ProcessesLeftError(SSEBenchError):
         super().__init__(f"processes of {user} could not be ended: {' '.join(map(str, pids))}")
 
 
-class InvalidArgument(SSEBenchError):
+class InvalidArgumentError(SSEBenchError):
     """An action's argument is not acceptable; the message goes behind ``invalid argument: ``."""

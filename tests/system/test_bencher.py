@@ -15,7 +15,7 @@ import pytest
 from grading.bencher import BencherError
 from shell.command import Ending
 from shell.copying import CopyError
-from shell.errors import InvalidArgument
+from shell.errors import InvalidArgumentError
 from shell.processes import processes_of
 from shell.stop import StopSignal
 from tests.support.checks import Checks, make_checks, running_checks
@@ -82,7 +82,7 @@ def test_a_poc_runs_in_the_last_build_also_a_failed_one(checks: Checks) -> None:
 )  # fmt: skip
 def test_only_a_path_of_the_metadata_is_a_poc(checks: Checks, poc: str) -> None:
     checks.build()
-    with pytest.raises(InvalidArgument, match="poc: "):
+    with pytest.raises(InvalidArgumentError, match="poc: "):
         checks.run_poc(poc)
 
 

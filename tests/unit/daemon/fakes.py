@@ -19,7 +19,7 @@ from daemon.tools import Tools
 from grading.dialog import DialogFile
 from shell.accounts import current_account
 from shell.command import CommandResult
-from shell.errors import InvalidArgument, SSEBenchError
+from shell.errors import InvalidArgumentError, SSEBenchError
 from shell.stop import StopSignal
 from tasks.config import load_task
 from tasks.metadata import capabilities, metadata
@@ -76,7 +76,7 @@ class FakeBencher:
     def run_poc(self, poc: str, *, stop: StopSignal) -> CommandResult:
         self.seen.append(("run_poc", poc))
         if "two" in poc:
-            raise InvalidArgument(f"poc: {poc} is none of the task's")
+            raise InvalidArgumentError(f"poc: {poc} is none of the task's")
         return CommandResult(-1, b"", b"nothing is built\n")
 
 
