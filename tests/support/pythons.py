@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,23 +29,35 @@ def found_pythons() -> dict[tuple[int, int], str]:
     return found
 
 
-def install_sdk(python: str, where: Path) -> Path:
-    """A virtual environment of ``python`` with a plain install of this repository; its interpreter.
+def build_sdk(where: Path) -> Path:
+    """A wheel of this repository, as a plain ``pip install`` of it builds one for every Python.
 
     From a copy, because a build leaves its traces in the source tree. Skips (in CI: fails) without a network.
     """
     source = where / "source"
     ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info", "tests", "datasets")
     shutil.copytree(REPOSITORY, source, ignore=ignored)
+    _pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(where), str(source))
+    (wheel,) = where.glob("*.whl")
+    return wheel
+
+
+def install_sdk(python: str, wheel: Path, where: Path) -> Path:
+    """A virtual environment of ``python`` with the SDK and nothing but what it needs; its interpreter."""
     subprocess.run([python, "-m", "venv", str(where / "venv")], check=True, capture_output=True)
     interpreter = where / "venv" / "bin" / "python"
+    _pip(str(interpreter), "install", str(wheel))
+    return interpreter
+
+
+def _pip(python: str, command: str, *arguments: str) -> None:
     done = subprocess.run(
-        [str(interpreter), "-m", "pip", "install", "-q", "--disable-pip-version-check", str(source)],
+        [python, "-m", "pip", command, "-q", "--disable-pip-version-check", *arguments],
         capture_output=True,
         text=True,
         timeout=_INSTALL_SECONDS,
         check=False,
     )
     if done.returncode != 0:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"pip install failed: {done.stderr[-400:]}")
-    return interpreter
+        failure = f"pip {command} failed: {done.stderr[-400:]}"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(failure)

@@ -19,7 +19,7 @@ from sse.metadata import parse_metadata
 from sse.reference import get_reference_patch
 from sse.tools import bencher
 from tests.support.live import LiveDaemon, live_daemon, scratch
-from tests.support.pythons import SDK_MINIMUM, found_pythons, install_sdk
+from tests.support.pythons import SDK_MINIMUM, build_sdk, found_pythons, install_sdk
 from tests.support.toy_task import BROKEN_LINE, FIXED_LINE, REFERENCE_DIFF
 from tests.support.users import agent_name
 
@@ -35,6 +35,11 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveDaemon]:
         monkeypatch.setenv("SSE_DAEMON_SOCKET", running.env["SSE_DAEMON_SOCKET"])
         monkeypatch.delenv("SSE_ADMIN_SOCKET", raising=False)
         yield running
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_sdk(tmp_path_factory.mktemp("wheel"))
 
 
 def use_admin(daemon: LiveDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,6 +64,7 @@ def run_agent(python: str, daemon: LiveDaemon, fix: str, directory: str = "/") -
 def test_an_agent_of_thirty_lines_repairs_a_task_and_is_graded_passed(
     which: str,
     daemon: LiveDaemon,
+    wheel: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -66,7 +72,7 @@ def test_an_agent_of_thirty_lines_repairs_a_task_and_is_graded_passed(
     wanted = SDK_MINIMUM if which == "oldest" else max(pythons)
     if wanted not in pythons:
         pytest.skip(f"no Python {wanted[0]}.{wanted[1]} on this machine")
-    python = install_sdk(pythons[wanted], tmp_path)
+    python = install_sdk(pythons[wanted], wheel, tmp_path)
     *reported, refusal, task_id = run_agent(str(python), daemon, FIX)
     assert reported == [f"yes in {daemon.task.source}\n", [1, 1], 0, True, True, [0, 0]]
     assert str(refusal).startswith("invalid argument: poc: ") and task_id == "toy-1"
@@ -130,6 +136,10 @@ def test_the_reference_patch_comes_over_the_admin_socket(daemon: LiveDaemon, mon
     monkeypatch.setenv("SSE_ADMIN_SOCKET", daemon.env["SSE_ADMIN_SOCKET"])
     patch = get_reference_patch()
     assert f"-{BROKEN_LINE}" in patch and f"+{FIXED_LINE}" in patch
+    monkeypatch.setenv("SSE_ADMIN_SOCKET", "")  # set to nothing is not set: the SDK's own socket, which refuses
+    with pytest.raises(SDKError) as caught:
+        get_reference_patch()
+    assert caught.value.status == 403
 
 
 def test_http_works_like_the_socket(daemon: LiveDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
