@@ -46,6 +46,15 @@ def start(daemon: LiveDaemon, **more: str) -> subprocess.Popen[str]:
     )
 
 
+def start_grading(daemon: LiveDaemon) -> subprocess.Popen[str]:
+    """Start the evaluator and return once it has prepared the grade."""
+    process = start(daemon)
+    deadline = time.monotonic() + 20
+    while "prepare_grading" not in daemon.log() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return process
+
+
 def evaluate(daemon: LiveDaemon, **more: str) -> dict[str, Any]:
     """Run the evaluator to its end; what the daemon then answers at GET /result."""
     process = start(daemon, **more)
@@ -97,10 +106,7 @@ def test_the_time_limit_ends_the_grade_and_the_script(daemon: LiveDaemon) -> Non
 
 def test_a_signal_is_a_result(daemon: LiveDaemon) -> None:
     slow_down(daemon.task, "build.sh")
-    process = start(daemon)
-    deadline = time.monotonic() + 20
-    while "prepare_grading" not in daemon.log() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    process = start_grading(daemon)
     process.send_signal(signal.SIGTERM)
     printed, _ = process.communicate(timeout=20)
     assert process.returncode == 0, printed
@@ -115,10 +121,7 @@ def test_the_agents_socket_cannot_be_graded_over(daemon: LiveDaemon) -> None:
 
 def test_a_daemon_that_dies_is_a_result(daemon: LiveDaemon) -> None:
     slow_down(daemon.task, "build.sh")
-    process = start(daemon)
-    deadline = time.monotonic() + 20
-    while "prepare_grading" not in daemon.log() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    process = start_grading(daemon)
     daemon.stop(signal.SIGKILL)
     printed, _ = process.communicate(timeout=20)
     assert process.returncode == 0, printed

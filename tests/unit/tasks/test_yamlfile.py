@@ -44,7 +44,7 @@ def test_plain_yaml_is_plain_data(data: bytes, value: object) -> None:
         (b"<<: {a: 1}", "line 1: expected a name"),
         (b"? [1, 2]\n: 3", "line 1: expected a name"),
         (b"a: 1\n--- \nb: 2", "line 2"),
-        (b"[" * 100_000, "levels deep"),
+        (b"[" * 100_000, "line 1: nested more than 20 levels deep"),
         (b"a: " + b"9" * 5000, "line 1: a number of more than 40 characters"),
         (b"a: 1" + b":1" * 400_000, "line 1: a number of more than 40 characters"),
         (b"a: 0x" + b"f" * 5000, "line 1: a number of more than 40 characters"),
@@ -55,7 +55,7 @@ def test_plain_yaml_is_plain_data(data: bytes, value: object) -> None:
     ids=lambda value: repr(value[:20]),
 )
 def test_everything_else_is_refused_by_name(data: bytes, message: str) -> None:
-    with pytest.raises(YamlError, match=f"^{message}|{message}"):
+    with pytest.raises(YamlError, match=f"^{message}"):
         load_yaml(data)
 
 
