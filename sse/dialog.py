@@ -22,12 +22,14 @@ from sse.error import SDKError
 FILE_NAME = "dialog.jsonl"
 DEFAULT_ARCHIVE = "/tmp/sse-archive"  # noqa: S108 - the contract's default, a directory of the agent's own
 MAX_ENTRY_BYTES = 16 * 1024 * 1024  # the daemon skips longer lines
+_NUMBER_BYTES = 32  # for seq and the line's end
 _CHUNK_BYTES = 4 * 1024 * 1024
 _RESERVED = frozenset({"seq", "type", "timestamp"})
 
 # One for the whole process, because the file lock below does not keep two writers of one process apart. Held during a
-# fork, so that no child begins with a lock whose holder it does not have.
-_one_writer = threading.Lock()
+# fork, so that no child begins with a lock whose holder it does not have; reentrant, because the handler of a signal
+# that came during a write may say that the run is over.
+_one_writer = threading.RLock()
 os.register_at_fork(before=_one_writer.acquire, after_in_parent=_one_writer.release, after_in_child=_one_writer.release)
 
 
@@ -36,7 +38,7 @@ class DialogWriter:
 
     ``path`` is the file, by default ``$SSE_ARCHIVE/dialog.jsonl``; its directory is made when missing. A file that
     exists is continued: its numbers go on. Several writers of one file, also in several threads and processes, share
-    its numbers. Every method raises SDKError when the entry cannot be written; it then took no number.
+    its numbers. Every method raises SDKError when the entry is not JSON or cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -84,11 +86,12 @@ class DialogWriter:
         """Append an entry of any type, of at most MAX_ENTRY_BYTES; fields that are None are left out."""
         if reserved := _RESERVED & fields.keys():
             raise SDKError(f"a dialog entry has its own {', '.join(sorted(reserved))}")
+        spelled = _spelled({"type": kind, "timestamp": _now(), **_set_fields(fields)})
         with self._alone():
             self._catch_up()
-            self._append(_line({"seq": self._seq + 1, "type": kind, "timestamp": _now(), **_set_fields(fields)}))
-            self._seq += 1
-            return self._seq
+            self._seq = seq = self._seq + 1
+            self._append(b'{"seq": %d, %b\n' % (seq, spelled[1:]))
+            return seq
 
     def close(self) -> None:
         """Close the file; writing afterwards is an error."""
@@ -111,11 +114,16 @@ class DialogWriter:
         with _one_writer, self._errors():
             if self._fd < 0:
                 raise SDKError(f"cannot write the dialog {self.path}: it is closed")
-            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+            self._lock_file(fcntl.LOCK_EX)
             try:
                 yield
             finally:
-                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+                self._lock_file(fcntl.LOCK_UN)
+
+    def _lock_file(self, operation: int) -> None:
+        # A filesystem without locks keeps other processes out no more than nothing would.
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._fd, operation)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -152,15 +160,15 @@ def _set_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _line(entry: dict[str, Any]) -> bytes:
+def _spelled(entry: dict[str, Any]) -> bytes:
     try:
         # Escaped, because text that a model produced may hold half a character pair, which has no UTF-8.
-        line = json.dumps(entry, allow_nan=False, default=str).encode("ascii") + b"\n"
+        spelled = json.dumps(entry, allow_nan=False, default=str).encode("ascii")
     except (ValueError, TypeError, RecursionError) as error:
         raise SDKError(f"a dialog entry must be JSON: {error}") from error
-    if len(line) > MAX_ENTRY_BYTES:
-        raise SDKError(f"a dialog entry must have at most {MAX_ENTRY_BYTES} bytes, this one has {len(line)}")
-    return line
+    if len(spelled) > MAX_ENTRY_BYTES - _NUMBER_BYTES:
+        raise SDKError(f"a dialog entry must have at most {MAX_ENTRY_BYTES} bytes, this one has {len(spelled)}")
+    return spelled
 
 
 def _seq_of(line: bytes) -> int:

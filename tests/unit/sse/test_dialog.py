@@ -110,6 +110,27 @@ def test_writers_of_one_file_share_its_numbers(tmp_path: Path) -> None:
         assert [entry["seq"] for entry in entries(path)] == [9]
 
 
+def test_a_signal_during_a_write_may_write_too(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys, sse.dialog as module\n"
+        "dialog = module.DialogWriter(sys.argv[1])\n"
+        "signal.signal(signal.SIGTERM, lambda *_: dialog.complete(False))\n"
+        "write = os.write\n"
+        "def interrupted(*arguments):\n"
+        "    os.write = write\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return write(*arguments)\n"
+        "os.write = interrupted\n"
+        "dialog.message('x')\n"
+    )
+    repository = Path(__file__).resolve().parents[3]
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "d")], cwd=repository, timeout=30, check=True)
+    assert sorted((entry["seq"], entry["type"]) for entry in entries(tmp_path / "d")) == [
+        (1, "message"),
+        (2, "complete"),
+    ]
+
+
 def test_processes_share_a_file_and_a_forked_writer_goes_on(tmp_path: Path) -> None:
     program = (
         "import os, sys, threading\n"
