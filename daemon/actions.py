@@ -98,7 +98,8 @@ class ActionQueue:
         # Whoever finds others waiting queues behind them, also when the lock happens to be free right now.
         if self._waiting or not self._lock.acquire(blocking=False):
             self._wait(ticket)
-        self._running = ticket
+        else:
+            self._running = ticket
 
     def _wait(self, ticket: _Ticket) -> None:
         self._waiting.append(ticket)
@@ -124,8 +125,8 @@ class ActionQueue:
 
     def _pass_on(self) -> None:
         """Give the turn to the first in the queue. The lock stays taken meanwhile: that is what keeps others out."""
-        self._running = None
-        if self._waiting:
-            self._waiting.popleft().turn.set()
+        self._running = self._waiting.popleft() if self._waiting else None
+        if self._running is not None:
+            self._running.turn.set()
         else:
             self._lock.release()

@@ -57,7 +57,7 @@ class Serving(Protocol):
         """A new environ with what all requests share."""
 
     def now_idle(self, handler: RequestHandler) -> None:
-        """The handler waits for a request."""
+        """The handler waits for a request, or for the rest of its head."""
 
     def now_busy(self, handler: RequestHandler) -> None:
         """The handler waits no longer."""
@@ -91,23 +91,17 @@ class RequestHandler:
         """Read one request and answer it; whether another one may follow."""
         if self._stream.holds_more:
             gevent.sleep(0)  # recv never waits for a client that sends ahead: others would not get their turn
-        self._server.now_idle(self)
-        try:
-            if not self._stream.wait_for_request():
-                return False
-        finally:
-            self._server.now_busy(self)
-        started = time.monotonic()
         line = b""
         try:
-            data = self._stream.read_head()
+            data = self._next_head()
+            started = time.monotonic()
             if data is None:
                 return False
             line = data[:_LOGGED_LINE_BYTES].split(b"\r\n", 1)[0]
             head = parse_head(data)
         except RequestError as error:
             answer = Answer(self.socket, "", "1.1", lambda: False)
-            self._run(answer, _error_application(error.status, str(error)), {}, line, started)
+            self._run(answer, _error_application(error.status, str(error)), {}, line, time.monotonic())
             return False
         body = Body(self._stream, head)
 
@@ -119,6 +113,15 @@ class RequestHandler:
         with self._room_for(head):
             self._run(answer, self._server.application, self._environ(head, body), line, started)
         return not answer.closes
+
+    def _next_head(self) -> bytes | None:
+        """The head of the next request; None when the client closed before it was whole."""
+        # Idle until it is: a client that sends half a head has no better claim to its connection than a silent one.
+        self._server.now_idle(self)
+        try:
+            return self._stream.read_head() if self._stream.wait_for_request() else None
+        finally:
+            self._server.now_busy(self)
 
     def _room_for(self, head: Head) -> AbstractContextManager[object]:
         """Only so many large bodies are held at once; a further one waits in its socket until there is room."""

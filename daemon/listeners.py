@@ -3,7 +3,7 @@
 Runs as: root. Distrusts: whatever already lies at a socket's path; clients that only hold connections open.
 Promises: no socket has looser permissions than its own for a moment; a path is replaced only if it holds a socket of
   ours that nobody listens on; the kind of a request is the kind of the socket it came in on; however many connections
-  stay open, new ones are served (the oldest idle one gives way).
+  stay open, new ones are served (the oldest idle one gives way); one listener never takes the descriptors of another.
 Does not promise: anything against another process of root.
 Checked by: tests/system/test_listeners.py, tests/system/test_http_raw.py.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import time
@@ -171,9 +172,10 @@ class Server(WSGIServer):
 
     def handle(self, sock: socket.socket, address: Any) -> None:
         """Serve one connection."""
+        if self._open >= self._max_connections and not self._end_idle(1):
+            sock.close()  # as many requests as there may be are being served
+            return
         self._open += 1
-        if self._open > self._max_connections:
-            self._end_idle(1)
         try:
             RequestHandler(sock, address, self).handle()
         except OSError:
@@ -182,7 +184,7 @@ class Server(WSGIServer):
             self._open -= 1
 
     def now_idle(self, handler: RequestHandler) -> None:
-        """``handler`` waits for a request."""
+        """``handler`` waits for a request, or for the rest of its head."""
         self._idle[handler] = None
         if self.stopping:
             self._end_idle(len(self._idle))
@@ -204,9 +206,12 @@ class Server(WSGIServer):
         while self._open and time.monotonic() < deadline:
             gevent.sleep(0.02)
 
-    def _end_idle(self, count: int) -> None:
-        for handler in list(self._idle)[:count]:
+    def _end_idle(self, count: int) -> int:
+        """End the oldest ``count`` idle connections; how many there were."""
+        oldest = list(itertools.islice(self._idle, count))
+        for handler in oldest:
             self._idle.pop(handler, None)
             # Its recv then returns the end of the stream, the way a closing client would end it.
             with contextlib.suppress(OSError):
                 handler.socket.shutdown(socket.SHUT_RDWR)
+        return len(oldest)

@@ -91,10 +91,11 @@ class Bencher:
         end_processes(self._runner, by_gid=True)
         self._files.secure(resumed=self._phase.resumed)
         self._directory.clear()
+        # Before anything is removed everywhere: an end that a crash cut short has to be made whole.
+        self._phase.places.start_scan()
         if self._phase.ended:
             self._phase.end()
         self.new_session()
-        self._phase.places.start_scan()
 
     def new_session(self) -> None:
         """Begin anew: the runner's processes, caches, workspaces and the last build are gone afterwards."""

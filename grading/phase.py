@@ -45,7 +45,7 @@ class AgentPhase:
         self._finished = False
         self._lock = BoundedSemaphore(1)
         self._cleaning: gevent.Greenlet[..., None] | None = None
-        self.places = SharedPlaces(keep=closed_paths)
+        self.places = SharedPlaces(agent, keep=closed_paths)
 
     @property
     def ended(self) -> bool:
@@ -101,7 +101,7 @@ def _close_to_others(path: str, agent: Account) -> None:
     try:
         fd = open_directory(path)
     except OSError as error:
-        # Gone, or replaced by something that leads nowhere the runner may go.
+        # Gone, or replaced. A file or a link in a shared place is removed there, and so is what a link leads to.
         log.warning("could not close %s to other users: %s", path, error.strerror)
         return
     try:

@@ -35,6 +35,8 @@ _SIGEV_SIGNAL = 0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_NO_NEW_PRIVS = 39
+_KEYCTL_SYSCALL = {"x86_64": 250, "aarch64": 219}
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 
 # The daemon raises its own limit for connections after this; what it starts gets the one it was started with.
 _DESCRIPTOR_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -191,6 +193,7 @@ def become(account: Account) -> None:
     the parent-death signal last, because a change of credentials clears it.
     """
     if os.geteuid() == 0:
+        _leave_session_keyring()
         os.setgroups(account.groups)
         os.setresgid(account.gid, account.gid, account.gid)
         os.setresuid(account.uid, account.uid, account.uid)
@@ -200,6 +203,16 @@ def become(account: Account) -> None:
     if _libc.prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1:
         raise AccountError("no_new_privs did not take effect")
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _leave_session_keyring() -> None:
+    """Take an empty session keyring: whoever inherits the daemon's may leave keys there for everybody who does.
+
+    As root still, whose quota the account cannot use up. Without effect where the kernel forbids key calls.
+    """
+    number = _KEYCTL_SYSCALL.get(os.uname().machine)
+    if number is not None:
+        _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
 def _prctl(option: int, value: int) -> None:

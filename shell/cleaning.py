@@ -40,16 +40,31 @@ _SCAN_SECONDS = 120.0
 class SharedPlaces:
     """The directories that every user may write to, found once, and how they are freed of one user's things."""
 
-    def __init__(self, keep: Iterable[str] = ()) -> None:
-        """``keep``: paths that stay whoever owns them, with everything below them."""
+    def __init__(self, owner: Account | None = None, keep: Iterable[str] = ()) -> None:
+        """``keep``: directories that stay, with everything below them, also when ``owner``'s things are removed.
+
+        What took the place of one does not stay: nothing that is no directory, no directory of another user's.
+        """
+        self._owner = owner
         self._keep = {os.path.normpath(path) for path in keep}
         self._places = [place for place in USUAL_PLACES if os.path.isdir(place)]
         self._scan: gevent.Greenlet[..., None] | None = None
         self._stop = StopSignal()
 
     def keep(self, *paths: str) -> None:
-        """Add paths to keep."""
+        """Add directories to keep."""
         self._keep.update(map(os.path.normpath, paths))
+
+    def kept_from(self, account: Account) -> list[str]:
+        """The paths that a purge of ``account`` leaves alone."""
+        return sorted(path for path in self._keep if self._stays(path, account))
+
+    def _stays(self, path: str, account: Account) -> bool:
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return False
+        return stat.S_ISDIR(found.st_mode) and (found.st_uid != account.uid or account == self._owner)
 
     def start_scan(self) -> None:
         """Begin to look for world-writable directories of the image, in the background."""
@@ -89,7 +104,7 @@ class SharedPlaces:
         remove_jobs(account)
 
     def _purge_files(self, account: Account) -> None:
-        arguments = ["purge", str(account.uid), *self._places, "--", *sorted(self._keep)]
+        arguments = ["purge", str(account.uid), *self._places, "--", *self.kept_from(account)]
         # The user's own rights first; then root, for what the user cannot list or what others put into its directories.
         why = "nothing was tried"
         for actor in (account, current_account()):

@@ -31,8 +31,10 @@ def run_tool(name: str) -> Response:
     with stopped_when_gone(client()) as stop, found.actions.turn(stop, from_agent=kind is not Kind.ADMIN):
         found.access.check_phase(kind)
         result = action.run(argument, stop)
-    size = len(result.stdout) + len(result.stderr)
-    found.unread.take(size)
     answer = large_answer({"code": result.code, "stdout": result.stdout, "stderr": result.stderr})
-    answer.call_on_close(lambda: found.unread.give_back(size))
+    # The grader's answers are never the ones to be refused for what others do not read.
+    if kind is not Kind.ADMIN:
+        size = len(result.stdout) + len(result.stderr)
+        found.unread.take(size)
+        answer.call_on_close(lambda: found.unread.give_back(size))
     return answer

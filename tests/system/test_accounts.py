@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from shell.accounts import Account, current_account, find_account, is_isolated, unprivileged_pair
 from shell.command import CommandResult, run_command
 from shell.errors import AccountError, CommandError
+from tests.support.live import REPOSITORY
 from tests.support.users import TestUsers
 
 pytestmark = pytest.mark.users
@@ -57,6 +60,33 @@ def test_a_private_group_keeps_the_uid_and_hides_from_the_account_itself(test_us
     status = status_of(private)
     assert set(status["Uid"].split()) == {str(test_users.agent.uid)}
     assert set(status["Gid"].split()) == {"64999"}
+
+
+SEARCH_KEY = """
+import ctypes, platform
+add_key, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219)}[platform.machine()]
+libc = ctypes.CDLL(None)
+SEARCH, SESSION, JOIN = 10, -3, 1
+def seen(): return libc.syscall(keyctl, SEARCH, SESSION, b"user", b"ssebench-test", 0) >= 0
+"""
+# A daemon that was started from a session with a keyring; everybody who has inherited that may read and add keys.
+INHERITED_KEYRING = f"""{SEARCH_KEY}
+import subprocess, sys
+from shell.accounts import child_setup, find_account
+if libc.syscall(keyctl, JOIN, None) < 0 or libc.syscall(add_key, b"user", b"ssebench-test", b"x", 1, SESSION) < 0:
+    sys.exit("no keyrings")
+assert seen()
+argv = ["/usr/bin/python3", "-I", "-S", "-c", {SEARCH_KEY + "print(seen())"!r}]
+subprocess.run(argv, preexec_fn=child_setup(find_account(sys.argv[1]), "/"), check=True)
+"""
+
+
+def test_keys_of_the_daemons_session_are_out_of_reach(test_users: TestUsers) -> None:
+    argv = [sys.executable, "-c", INHERITED_KEYRING, test_users.runner.name]
+    ended = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if "no keyrings" in ended.stderr:
+        pytest.skip("this kernel or container has no keyrings")
+    assert ended.stdout == "False\n", ended.stderr
 
 
 def test_the_kernel_ends_children_before_the_daemon_when_memory_runs_out(test_users: TestUsers) -> None:

@@ -106,8 +106,24 @@ def test_what_others_put_into_the_users_directory_does_not_save_it(test_users: T
 
 def test_what_is_to_be_kept_stays_with_the_way_to_it(test_users: TestUsers, name: str) -> None:
     as_user(test_users.agent, f"mkdir -p /tmp/{name}/src/deep; touch /tmp/{name}/src/deep/f /tmp/{name}/other")
-    SharedPlaces(keep=[f"/tmp/{name}/src"]).purge(test_users.agent)
+    SharedPlaces(test_users.agent, keep=[f"/tmp/{name}/src"]).purge(test_users.agent)
     assert os.listdir(f"/tmp/{name}") == ["src"] and Path(f"/tmp/{name}/src/deep/f").exists()
+
+
+@pytest.mark.parametrize("make", ["echo x > {}", "ln -s /etc {}", "mkfifo {}"], ids=["file", "link", "fifo"])
+def test_what_is_no_directory_is_not_kept_in_the_place_of_one(test_users: TestUsers, name: str, make: str) -> None:
+    as_user(test_users.agent, make.format(f"/tmp/{name}"))
+    SharedPlaces(test_users.agent, keep=[f"/tmp/{name}"]).purge(test_users.agent)
+    assert not left(name)
+
+
+def test_a_directory_of_the_runners_is_not_kept_in_the_place_of_the_agents(test_users: TestUsers, name: str) -> None:
+    as_user(test_users.runner, f"mkdir -m 777 /tmp/{name}; echo x > /tmp/{name}/file")
+    places = SharedPlaces(test_users.agent, keep=[f"/tmp/{name}"])
+    places.purge(test_users.agent)
+    assert left(name)
+    places.purge(test_users.runner)
+    assert not left(name)
 
 
 def test_a_link_that_takes_a_directorys_place_leads_nowhere(test_users: TestUsers, name: str) -> None:

@@ -161,6 +161,26 @@ def test_closing_stops_everybody() -> None:
     first.join()
 
 
+def test_closing_also_stops_whoever_got_the_turn_just_now() -> None:
+    queue, log, first = ActionQueue(), Log(), Event()
+
+    def run() -> None:
+        with queue.turn(StopSignal(), from_agent=False):
+            first.wait()
+        # The turn has been passed on, and whoever has it did not run since.
+        queue.close()
+
+    running = gevent.spawn(run)
+    gevent.sleep(0)
+    waiting = gevent.spawn(worker, queue, log, "admin", None, False)
+    gevent.sleep(0)
+    first.set()
+    with pytest.raises(StoppingError):
+        waiting.get(timeout=1)
+    joined(running)
+    assert log == [] and not queue.busy
+
+
 def test_many_who_come_and_go_at_random_leave_the_turn_free() -> None:
     queue, log = ActionQueue(), Log()
     chance = random.Random(7)

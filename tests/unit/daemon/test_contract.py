@@ -314,3 +314,8 @@ def test_answers_that_nobody_reads_are_bounded_and_given_back(services: Services
     for _ in range(20):
         assert post(agent, BASH, {"command": "x" * 2_000_000}).status_int == 200
     assert services.unread.used_bytes == 0
+
+
+def test_what_agents_do_not_read_never_costs_the_grader_an_answer(services: Services, admin: TestApp) -> None:
+    services.unread.take(1_000_000)
+    assert post(admin, BASH, {"command": "x" * 200_000}).status_int == 200

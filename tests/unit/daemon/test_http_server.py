@@ -151,6 +151,33 @@ def test_the_oldest_idle_connection_gives_way_when_there_are_too_many(port: int)
         client.socket.close()
 
 
+def test_a_connection_with_half_a_head_gives_way_too(port: int) -> None:
+    halves = [RawClient(port) for _ in range(20)]
+    for client in halves:
+        client.send("GET / HTTP/1.1\n")
+    gevent.sleep(0.2)
+    with RawClient(port) as new:
+        assert new.ask(VERSION).status == 200
+    assert halves[0].rest() == b""
+    for client in halves:
+        client.socket.close()
+
+
+def test_no_more_connections_than_there_may_be_are_served_at_once(server: Server, port: int) -> None:
+    bodies = [RawClient(port) for _ in range(20)]
+    for client in bodies:
+        client.send("POST /read HTTP/1.1\nHost: x\nContent-Length: 10\n\nab")
+    gevent.sleep(0.2)
+    with RawClient(port) as refused:
+        assert refused.rest() == b""
+    bodies[0].send("cdefghij")
+    assert bodies[0].read().status == 200
+    with RawClient(port) as new:
+        assert new.ask(VERSION).status == 200
+    for client in bodies:
+        client.socket.close()
+
+
 def test_a_client_that_stops_reading_is_given_up(
     port: int, monkeypatch: pytest.MonkeyPatch, failures: list[str], lines: list[str]
 ) -> None:
