@@ -7,7 +7,14 @@ Checked by: tests/system/test_start.py.
 
 from __future__ import annotations
 
-from daemon.patching import patch
+import sys
+
+try:
+    from daemon.patching import patch
+except ModuleNotFoundError as error:
+    # A plain install brings the SDK alone.
+    print(f"ssebench-daemon: {error.name} is missing: install ssebench-daemon with its extra [daemon]", file=sys.stderr)
+    sys.exit(2)
 
 patch()
 
@@ -16,7 +23,6 @@ import logging
 import os
 import resource
 import signal
-import sys
 import traceback
 from collections.abc import Sequence
 

@@ -106,3 +106,10 @@ def test_the_sdk_needs_nothing_of_the_daemon() -> None:
         "import sse.daemon, sse.project, sse.prompt, sse.grading, sse.dialog, sse.reference, sse.tools.bash\n"
     )
     subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=True)
+
+
+def test_without_its_extra_the_daemon_says_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
+    program = "import sys; sys.modules['gevent'] = None; import daemon.__main__"
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=False)
+    assert done.returncode == 2
+    assert capfd.readouterr().err.startswith("ssebench-daemon: gevent is missing: install")
