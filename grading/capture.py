@@ -30,6 +30,7 @@ from grading.treeview import CaptureError, TreeView
 from shell.accounts import Account
 from shell.errors import SSEBenchError
 from shell.reader import ReaderDiedError, ReaderProcess
+from shell.turns import Turns
 
 _log = logging.getLogger(__name__)
 # Two readers use two cores; more only compete with what the agent runs. For a small tree one is done sooner.
@@ -41,6 +42,7 @@ _RETRY_S = 0.05
 # Calls that come this close together are answered by one run.
 _GATHER_S = 0.001
 _REMEMBERED_PATCH_BYTES = 1 << 24
+_SHOWN_NOTES = 20
 
 _T = TypeVar("_T")
 Status = Literal["modified", "added", "deleted"]
@@ -128,7 +130,12 @@ class Capture:
         """The files in ``diff``, sorted by path."""
         captured = self._share("counts").captured
         counts = captured.counts or {}
-        return [_changed_file(change, counts.get(change.path, (0, 0))) for change in captured.changes]
+        turns = Turns()
+        files = []
+        for change in captured.changes:
+            files.append(_changed_file(change, counts.get(change.path, (0, 0))))
+            turns.take()
+        return files
 
     def final(self, patch_path: str) -> Captured:
         """Capture with nothing taken for granted: new readers, every file read. The patch goes to ``patch_path``."""
@@ -246,9 +253,14 @@ class Capture:
         before = self._store.tree({change.path: change.before for change in changes if change.before})
         after = self._store.tree({change.path: change.after for change in changes if change.after})
         self._last = Captured(changes, before, after)
-        for note in view.notes():
-            _log.info("left out of the capture: %s", note)
+        self._log_left_out(view.notes())
         return self._last
+
+    def _log_left_out(self, notes: list[str]) -> None:
+        for note in notes[:_SHOWN_NOTES]:
+            _log.info("left out of the capture: %s", note)
+        if len(notes) > _SHOWN_NOTES:
+            _log.info("left out of the capture: %d more", len(notes) - _SHOWN_NOTES)
 
     def _current_view(self) -> TreeView:
         assert self._store is not None

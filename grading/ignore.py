@@ -94,7 +94,8 @@ class IgnoreRules:
         Rules below a file do not concern it; without them it is no directory for git.
         """
         files = dict(self._files)
-        below = {path for path in files if not set(names).isdisjoint(folders_of(path))}
+        asked = set(names)
+        below = {path for path in files if not asked.isdisjoint(folders_of(path))}
         self._write({path: text for path, text in files.items() if path not in below})
         self._learn(names)
         self._write(files)

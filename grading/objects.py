@@ -17,12 +17,14 @@ import hashlib
 import os
 import shutil
 import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from shell.accounts import current_account
 from shell.command import CommandResult, Ending, run_command
 from shell.errors import SSEBenchError
+from shell.turns import Turns
 
 PATCH_BYTES = 1 << 30
 _SLACK_OBJECTS = 5000
@@ -30,7 +32,15 @@ _SLACK_BYTES = 32 << 20
 _GIT_TIMEOUT_S = 900.0
 _GIT_OUTPUT_BYTES = 1 << 16
 _NUMSTAT_BYTES = 1 << 28
-_CONFIG = b"[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tattributesFile = /dev/null\n"
+# Above the threshold a file is binary for git: of one that holds nothing but newlines it would otherwise need sixty
+# times the size in memory.
+_CONFIG = b"""\
+[core]
+\trepositoryformatversion = 0
+\tbare = true
+\tattributesFile = /dev/null
+\tbigFileThreshold = 16m
+"""
 
 # Nothing but this reaches git: no user, no system, no configuration, no attributes of anybody.
 GIT_ENVIRONMENT: Mapping[str, str] = {
@@ -63,9 +73,8 @@ class Blob:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A path and its two sides; None where the file does not exist."""
+class Change(NamedTuple):
+    """A path and its two sides; None where the file does not exist. A tuple: many of them are compared quickly."""
 
     path: bytes
     before: Blob | None
@@ -73,6 +82,19 @@ class Change:
 
 
 _MODES = {b"f": b"100644", b"x": b"100755", b"l": b"120000"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A directory whose tree is being put together; see ``_entry``."""
+
+    name: bytes
+    entries: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+
+def _entry(name: bytes, mode: bytes, oid: str, *, is_folder: bool = False) -> tuple[bytes, bytes]:
+    """What a tree says of one name, behind the key that it is sorted by: a directory's as if it ended in a slash."""
+    return (name + b"/" if is_folder else name), b"%s %s\0%s" % (mode, name, bytes.fromhex(oid))
 
 
 class BlobWriter:
@@ -195,23 +217,33 @@ class ObjectStore:
 
     def tree(self, blobs: Mapping[bytes, Blob]) -> str:
         """Store the trees that hold exactly ``blobs``; the id of the root."""
-        root: dict[bytes, object] = {}
-        for path, blob in blobs.items():
+        # Names with a beginning in common are neighbours when sorted: each directory is complete once it is left. No
+        # recursion: a path may have two thousand directories.
+        turns = Turns()
+        around = [_Folder(b"")]
+        for path in sorted(blobs):
             *folders, name = path.split(b"/")
-            folder = root
-            for part in folders:
-                folder = folder.setdefault(part, {})  # type: ignore[assignment]
-            folder[name] = blob
-        return self._add_tree(root)
+            shared = _common_length([folder.name for folder in around[1:]], folders)
+            while len(around) > shared + 1:
+                self._leave(around, turns)
+            around.extend(_Folder(folder) for folder in folders[shared:])
+            blob = blobs[path]
+            around[-1].entries.append(_entry(name, _MODES[blob.kind], blob.oid))
+            turns.take()
+        while len(around) > 1:
+            self._leave(around, turns)
+        return self._add_tree(around[0].entries, turns)
 
     def keep(self, oids: Iterable[str]) -> None:
         """Remove what is not among ``oids`` once it takes some room: removing costs as much as adding."""
         others = self._known.keys() - set(oids)
         if len(others) <= _SLACK_OBJECTS and sum(self._known[oid] for oid in others) <= _SLACK_BYTES:
             return
+        turns = Turns()
         for oid in others:
             os.unlink(self._object_path(oid))
             del self._known[oid]
+            turns.take()
 
     def write_patch(self, before: str, after: str, path: str) -> None:
         """Write the patch between two trees to the file ``path``; GitError when it is larger than a patch may be."""
@@ -226,24 +258,27 @@ class ObjectStore:
         """Lines added and deleted for each path that differs; (0, 0) for binary files."""
         result = self._diff("--numstat", "-z", before, after, limit=_NUMSTAT_BYTES)
         _check(result, "diff-tree")
+        turns = Turns()
         counts = {}
         for record in result.stdout.split(b"\0"):
             if record:
                 added, deleted, path = record.split(b"\t", 2)
                 counts[path] = (0, 0) if added == b"-" else (int(added), int(deleted))
+            turns.take()
         return counts
 
-    def _add_tree(self, folder: Mapping[bytes, object]) -> str:
-        entries = []
-        for name, item in folder.items():
-            if isinstance(item, Blob):
-                entries.append((name, _MODES[item.kind], name, item.oid))
-            else:
-                assert isinstance(item, dict)
-                # git sorts a directory as if its name ended in a slash.
-                entries.append((name + b"/", b"40000", name, self._add_tree(item)))
+    def _leave(self, around: list[_Folder], turns: Turns) -> None:
+        """Store the innermost directory; its entry goes into the one around it."""
+        folder = around.pop()
+        around[-1].entries.append(_entry(folder.name, b"40000", self._add_tree(folder.entries, turns), is_folder=True))
+
+    def _add_tree(self, entries: list[tuple[bytes, bytes]], turns: Turns) -> str:
         entries.sort()
-        return self.add(b"tree", b"".join(b"%s %s\0%s" % (m, n, bytes.fromhex(oid)) for _key, m, n, oid in entries))
+        pieces = []
+        for _key, entry in entries:
+            pieces.append(entry)
+            turns.take()
+        return self.add(b"tree", b"".join(pieces))
 
     def _diff(self, *arguments: str, limit: int) -> CommandResult:
         options = (
@@ -256,6 +291,16 @@ class ObjectStore:
             "--dst-prefix=b/",
         )
         return run_git(["diff-tree", *options, *arguments], git_dir=self.path, cwd=self.path, limit_bytes=limit)
+
+
+def _common_length(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """How many names two paths share at their beginning."""
+    length = 0
+    for first, second in zip(one, other, strict=False):
+        if first != second:
+            break
+        length += 1
+    return length
 
 
 @functools.cache

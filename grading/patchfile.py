@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 
 import gevent
@@ -12,6 +11,7 @@ from grading.objects import Change
 from shell.turns import Turns
 
 _PIECE_BYTES = 1 << 20
+_HEADER = b"diff --git "
 
 
 def quote_headers(path: str, changes: Iterable[Change]) -> None:
@@ -20,16 +20,15 @@ def quote_headers(path: str, changes: Iterable[Change]) -> None:
     A header of an empty file or of a mode alone has no ``---`` and ``+++`` lines below it: the names have to be taken
     from its first line, where blanks may also be the end of a name.
     """
-    headers = [b"diff --git a/%s b/%s" % (c.path, c.path) for c in changes if b" " in c.path and _is_bare(c)]
+    headers = {b"%sa/%s b/%s\n" % (_HEADER, c.path, c.path) for c in changes if b" " in c.path and _is_bare(c)}
     if not headers:
         return
-    wanted = re.compile(b"^(?:" + b"|".join(map(re.escape, headers)) + b")$", re.MULTILINE)
     partial = f"{path}.quoted"
     turns = Turns()
     with open(path, "rb") as source, open(partial, "wb") as target:
         # Whole lines: in a patch no line of content begins like a header.
-        while lines := source.readlines(_PIECE_BYTES):
-            target.write(wanted.sub(_quote, b"".join(lines)))
+        for line in source:
+            target.write(_quoted(line) if line.startswith(_HEADER) and line in headers else line)
             turns.take()
     os.rename(partial, path)
 
@@ -45,17 +44,17 @@ def read_whole(path: str) -> bytes:
 
 
 def _is_bare(change: Change) -> bool:
+    """Whether the change has a header of that kind; one of a type is a deletion and an addition, with one each."""
     before, after = change.before, change.after
-    if before is None or after is None:
-        only = before or after
-        return only is not None and only.size == 0
-    return before.oid == after.oid
+    if before is not None and after is not None and before.oid == after.oid:
+        return True
+    return any(side is not None and side.size == 0 for side in (before, after))
 
 
-def _quote(found: re.Match[bytes]) -> bytes:
-    names = found.group()[len(b"diff --git ") :]
+def _quoted(header: bytes) -> bytes:
+    names = header[len(_HEADER) : -1]
     half = (len(names) - 1) // 2
-    return b'diff --git "%s" "%s"' % (names[:half], names[half + 1 :])
+    return b'%s"%s" "%s"\n' % (_HEADER, names[:half], names[half + 1 :])
 
 
 def _read(path: str) -> bytes:

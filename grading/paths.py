@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
+
+from shell.tree_mirror import names_in, remove
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -55,6 +59,25 @@ def remove_file(root: str, path: bytes) -> None:
         folder = parent
 
 
+def remove_unpatchable(root: str, path: bytes) -> None:
+    """Remove from the directory at ``path`` what a patch cannot: every ``.git`` in it, and then empty directories."""
+    at = open_folder(root, path)
+    try:
+        folders = [b"."]
+        for folder in folders:
+            for name in names_in(folder, at):
+                inner = folder + b"/" + name
+                if name == b".git":
+                    remove(inner, at)
+                elif stat.S_ISDIR(os.stat(inner, dir_fd=at, follow_symlinks=False).st_mode):
+                    folders.append(inner)
+        for folder in reversed(folders[1:]):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder, dir_fd=at)
+    finally:
+        os.close(at)
+
+
 def create_link(root: str, path: bytes, target: bytes) -> None:
     """Make a symbolic link at ``path`` below ``root``; directories on the way are made."""
     folder, name = os.path.split(path)
@@ -73,7 +96,7 @@ def look_at(root: str, path: bytes) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        if error.errno == 40:  # ELOOP: a link where a directory would have to be
+        if error.errno == errno.ELOOP:  # a link where a directory would have to be
             return None
         raise
     try:

@@ -17,6 +17,8 @@ import os
 import stat
 from collections.abc import Iterable
 
+import gevent
+
 from grading import paths
 from grading.capture import Capture
 from grading.history import read_log
@@ -91,6 +93,7 @@ class Submission:
         if not changes:
             return
         try:
+            self._clear_the_way(changes)
             self._apply()
             self._verify(changes)
         except BaseException:
@@ -107,6 +110,15 @@ class Submission:
                 os.unlink(partial)
             raise
         return changes
+
+    def _clear_the_way(self, changes: Iterable[Change]) -> None:
+        """Remove what no patch can delete, empty directories and repositories, from directories that become a file."""
+        turns = Turns()
+        for change in changes:
+            found = change.after and paths.look_at(self._repo, change.path)
+            if found and stat.S_ISDIR(found.st_mode):
+                gevent.get_hub().threadpool.apply(paths.remove_unpatchable, (self._repo, change.path))
+            turns.take()
 
     def _apply(self) -> None:
         result = run_command(

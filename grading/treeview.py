@@ -93,9 +93,12 @@ class TreeView:
 
     def changes(self) -> tuple[Change, ...]:
         """What turns the base into this tree, sorted by path."""
-        after = {path: self._differing[path] for path in self._visible(self._differing)}
-        deleted = self._deleted(after)
         turns = Turns()
+        after = {}
+        for path in self._visible(self._differing):
+            after[path] = self._differing[path]
+            turns.take()
+        deleted = self._deleted(after)
         found = []
         for path in sorted({*after, *deleted}):
             found.append(Change(path, self._base_blob(path), after.get(path)))
@@ -137,7 +140,11 @@ class TreeView:
         # What is below a closed directory counts as unchanged, like a closed file.
         missing = [path for path in self._missing if not self._closed or not self._is_closed(path)]
         visible = set(self._visible(missing))
-        above = {folder for path in after for folder in folders_of(path)}
+        turns = Turns()
+        above: set[bytes] = set()
+        for path in after:
+            above.update(folders_of(path))
+            turns.take()
         return [path for path in missing if path in visible or _in_the_way(path, after, above)]
 
     def _forget_content(self, path: bytes) -> None:

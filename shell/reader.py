@@ -33,7 +33,7 @@ from shell.copying import private_gid
 from shell.errors import SSEBenchError
 from shell.interpreter import shared_python
 from shell.owned import look_for
-from shell.tree_channel import EXPECTED, FRAME, SMALL_BYTES
+from shell.tree_channel import EXPECTED, FRAME, SMALL_BYTES, check_gone
 from shell.turns import Turns
 
 _RECEIVE_BYTES = 1 << 18
@@ -244,12 +244,13 @@ class ReaderProcess:
         fd: int | None = None
         try:
             answer, fd = look_for(operation, os.path.join(self._root, path), self._agent.uid)
-        except (FileNotFoundError, NotADirectoryError):
-            answer = b"g"
         except BlockingIOError:
             answer = b"h"
-        except OSError:
+        except PermissionError:
             answer = b"u"
+        except OSError as error:
+            check_gone(error)
+            answer = b"g"
         try:
             head = FRAME.pack(b"o", len(answer))
             if fd is None:

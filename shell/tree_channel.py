@@ -12,6 +12,7 @@ A frame is one letter, the payload's length, the payload. Standard library only:
 from __future__ import annotations
 
 import array
+import errno
 import socket
 import stat
 import struct
@@ -29,6 +30,17 @@ _HEARTBEAT_S = 0.5
 
 class GoneError(Exception):
     """There is no regular file or link at the path (any more)."""
+
+
+# What the system says when a name is gone or means something else by now. Any other error ends the program: what is
+# only out of reach for a moment, for want of memory or descriptors, must not count as deleted.
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EINVAL, errno.ESTALE})
+
+
+def check_gone(error: OSError) -> None:
+    """Raise ``error`` unless it means that there is nothing at the path."""
+    if error.errno not in _GONE:
+        raise error
 
 
 class UnreadableError(Exception):

@@ -18,7 +18,16 @@ import stat
 import struct
 import time
 
-from shell.tree_channel import BUFFER_BYTES, SMALL_BYTES, Channel, GoneError, HeldError, UnreadableError, kind_of
+from shell.tree_channel import (
+    BUFFER_BYTES,
+    SMALL_BYTES,
+    Channel,
+    GoneError,
+    HeldError,
+    UnreadableError,
+    check_gone,
+    kind_of,
+)
 from shell.tree_scanner import TreeScanner
 
 LARGEST_BYTES = 1 << 30
@@ -58,7 +67,8 @@ class FileReader:
             target: bytes = self._scanner.os.readlink(path)
         except PermissionError:
             target = self._channel.ask(b"l", path)[0]
-        except OSError:
+        except OSError as error:
+            check_gone(error)
             raise GoneError from None
         return target
 
@@ -95,7 +105,8 @@ class FileReader:
                 self._channel.heartbeat()
             except PermissionError:
                 return self._channel.ask_for_descriptor(b"f", path)
-            except OSError:
+            except OSError as error:
+                check_gone(error)
                 raise GoneError from None
 
     def _read_at_most(self, fd: int, size: int) -> bytes:

@@ -21,9 +21,10 @@ import time
 import zlib
 from typing import Any, NoReturn
 
-from shell.tree_channel import STAT, Channel, GoneError, UnreadableError, kind_of
+from shell.tree_channel import BUFFER_BYTES, STAT, Channel, GoneError, UnreadableError, check_gone, kind_of
 
 PATH_BYTES = 4095
+_RECORDS = 2000
 # A change less than this before the scan may share its timestamp with a later one: such an entry is reported again.
 RACY_NS = 30_000_000
 NEVER = (0, 0)
@@ -62,6 +63,7 @@ class TreeScanner:
         self._part, self._parts = part, parts
         self._folders: dict[bytes, Folder] = {}
         self._records: list[bytes] = []
+        self._recorded = 0
         # The system's calls, or none of them while the tree itself is closed.
         self.os: Any = os
         self._trusted_ns = 0
@@ -75,8 +77,6 @@ class TreeScanner:
         while pending:
             path = pending.pop()
             pending.extend(self._scan_folder(path))
-            if len(self._records) > 2000:
-                self._report()
             self._channel.heartbeat()
         self._report()
         return True
@@ -90,7 +90,8 @@ class TreeScanner:
                 fd = self._channel.ask_for_descriptor(b"d", b"")
             except (GoneError, UnreadableError):
                 return False
-        except OSError:
+        except OSError as error:
+            check_gone(error)
             return False
         try:
             os.fchdir(fd)
@@ -202,7 +203,8 @@ class TreeScanner:
             finally:
                 os.close(fd)
             return split_names(pairs)
-        except OSError:
+        except OSError as error:
+            check_gone(error)
             raise GoneError from None
         with listing as entries:
             return split_names([(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries])
@@ -229,11 +231,15 @@ class TreeScanner:
         if len(path) > PATH_BYTES and kind != b"d":
             kind = b"n"
         self._records.append(kind + path)
+        self._recorded += len(path)
+        # One directory may hold a million names: no frame is larger than the other end takes.
+        if self._recorded >= BUFFER_BYTES or len(self._records) >= _RECORDS:
+            self._report()
 
     def _report(self) -> None:
         if self._records:
             self._channel.send(b"E", b"\0".join(self._records))
-            self._records = []
+            self._records, self._recorded = [], 0
 
     def look(self, path: bytes) -> tuple[int, int, int, int]:
         """(mode, inode, ctime in ns, size) without following a link."""
@@ -244,6 +250,7 @@ class TreeScanner:
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:  # deeper than one system call reaches
                 return (stat.S_IFREG, 0, 0, 0)
+            check_gone(error)
             raise GoneError from None
         return found.st_mode, found.st_ino, found.st_ctime_ns, found.st_size
 

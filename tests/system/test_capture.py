@@ -12,6 +12,7 @@ import gevent
 import pytest
 
 import shell.reader
+from grading import paths
 from grading.capture import Capture
 from grading.treeview import CaptureError, TreeView
 from shell.processes import processes_of
@@ -261,6 +262,36 @@ def test_a_path_that_git_cannot_hold_is_a_clear_error(world: World) -> None:
             capture.diff()
         as_agent("rm -rf ddd*", world.source)
         assert capture.diff() == b""
+
+
+@pytest.mark.parametrize(("name", "count"), [("a", 2040), ("d" * 250, 16)])
+def test_a_path_as_long_as_git_can_hold_is_captured_and_applied(world: World, name: str, count: int) -> None:
+    folders = [name] * count
+    last = "f" * min(4095 - len("/".join(folders)) - 1, 255)
+    program = (
+        f"import os; [(os.mkdir('{name}'), os.chdir('{name}')) for _ in range({count})]; open('{last}', 'w').write('x')"
+    )
+    with world.capturing() as (capture, submission):
+        try:
+            as_agent(f'/usr/bin/python3 -c "{program}"', world.source)
+            path = "/".join([*folders, last])
+            assert [file.path for file in capture.files()] == [path]
+            submission.prepare()
+            fd = paths.open_file(str(world.clone), path.encode())
+            assert os.read(fd, 9) == b"x"
+            os.close(fd)
+        finally:
+            # Deeper than what removes the test's directory can go.
+            subprocess.run(["rm", "-rf", str(world.source), str(world.clone)], check=True)
+
+
+def test_a_directory_with_very_many_names_is_captured_and_forgotten_again(world: World) -> None:
+    program = "[open('d/%05d' % i + 'n' * 100, 'w').close() for i in range(15_000)]"
+    with world.capturing() as (capture, _submission):
+        as_agent(f'mkdir d; /usr/bin/python3 -c "{program}"', world.source)
+        assert len(capture.files()) == 15_000
+        as_agent("rm -r d", world.source)
+        assert capture.files() == []
 
 
 def test_a_file_that_no_patch_can_hold_is_a_clear_error(world: World) -> None:
