@@ -107,7 +107,7 @@ class BashSession:
         stdout, stderr = exchange.stdout.take(), exchange.stderr.take()
         if run.died:
             stdout.add(shell.loose_output)
-            stderr.add(last_words(shell.messages))
+            stderr.add(b"" if run.is_deaf else last_words(shell.messages))
             return stdout.data(), without_reports(shell.nonce, stderr.data())
         if run.ending is Ending.EXITED:
             stderr.add(death_notices(shell.messages))

@@ -55,6 +55,10 @@ _COSTLY = 1 << 28
 _PROMPTS = (b"PROMPT_COMMAND", b"PS1", b"PS0")
 _WORD = rb"((?:'[^'\n]*'|\\'|\$'(?:[^'\\\n]|\\.)*')*)"
 
+# Around each of our lines: a DEBUG trap that reads its standard input finds its end there, not our next line. Commands
+# in a group run with the group's streams, and the group itself is none that a DEBUG trap is run for.
+_APART = b"{ %s; } </dev/null"
+
 _LEAVE_POSIX = b"\\unset POSIXLY_CORRECT\n"
 
 # Not at the beginning of a line: a prompt that is read-only stands before it.
@@ -172,16 +176,17 @@ def file_text(text: bytes, shadowed: frozenset[int]) -> bytes:
 def command_lines(command: Command) -> bytes:
     """The lines that make bash run the command and report under its nonce."""
     nonce = command.nonce
-    prompts = (b"%s=%s" % pair for pair in zip(_PROMPTS, command.prompts, strict=True))
-    body = b"; ".join((*prompts, _run(command), _say_and_hide(nonce, Said.ENDED)))
+    prompts = b" ".join(b"%s=%s" % pair for pair in zip(_PROMPTS, command.prompts, strict=True))
+    body = _APART % b"; ".join((prompts, _run(command), _say_and_hide(nonce, Said.ENDED)))
     check = _shadow_check(nonce) if may_shadow(command.text) else b""
-    return b" PROMPT_COMMAND=%s\n%s" % (quoted(body + check), _second_line(nonce))
+    return b" %s\n%s" % (_APART % (b"PROMPT_COMMAND=" + quoted(body + check)), _second_line(nonce))
 
 
 def direct_lines(command: Command) -> bytes:
     """The same at the prompt itself, where bash announces its jobs: when PROMPT_COMMAND cannot be used."""
     nonce = command.nonce
-    return b" %s; %s\n %s\n" % (_run(command), _say(nonce, Said.ENDED), _say(nonce, Said.READY))
+    first = _APART % (_run(command) + b"; " + _say(nonce, Said.ENDED))
+    return b" %s\n %s\n" % (first, _APART % _say(nonce, Said.READY))
 
 
 def startup_lines(nonce: bytes, setup: bytes) -> bytes:
@@ -190,7 +195,7 @@ def startup_lines(nonce: bytes, setup: bytes) -> bytes:
 
 
 def _second_line(nonce: bytes) -> bytes:
-    return b" %s\n" % _say_and_hide(nonce, Said.READY)
+    return b" %s\n" % (_APART % _say_and_hide(nonce, Said.READY))
 
 
 def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:

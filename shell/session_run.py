@@ -48,6 +48,7 @@ class Run:
         self._since_ticks = boot_ticks()
         self._started = time.monotonic()
         self._direct = False
+        self.is_deaf = False
         self._ended_at: float | None = None
         self.code = 0
         self.ending = Ending.EXITED
@@ -102,6 +103,7 @@ class Run:
             if not self._shell.wait(wait_s):
                 looks += 1
                 self._look_after()
+                self._check_hearing()
 
     def _look_after(self) -> None:
         """Help a command along that would wait for a person: at the terminal, or to continue a stopped shell."""
@@ -111,6 +113,15 @@ class Run:
         state = process(self._bash.pid)
         if state is not None and state.state == "T":
             self._bash.signal(signal.SIGCONT)
+
+    def _check_hearing(self) -> None:
+        """End a bash that is back at its prompt without a word: it skips all commands (extdebug and a DEBUG trap)."""
+        if self._bash.waits_for_input():
+            self._bash.read_messages()
+            if not self._shell.heard(Said.READY):
+                self.is_deaf = True
+                self._bash.signal(signal.SIGKILL)
+                self._wait_over(_PROMPT_SECONDS)
 
     @property
     def never_ran(self) -> bool:
@@ -125,6 +136,10 @@ class Run:
             self._bash.read_messages()
         # READY alone comes when the text was cut short.
         report = self._shell.heard(Said.ENDED, Said.READY)
+        if self.is_deaf:
+            self.died = True
+            # A command that is skipped succeeds.
+            return report.number if report is not None else 0
         if report is not None:
             self._bash.settle()
             return report.number

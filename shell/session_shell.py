@@ -73,6 +73,9 @@ class Shell:
                 return self.at_prompt()
             if not self.wait(_LOOK_SECONDS):
                 self.process.give_end_of_file()
+                if self.process.waits_for_input():
+                    self.process.read_messages()
+                    return self.heard(Said.READY) is not None and self.at_prompt()
         return False
 
     def at_prompt(self) -> bool:

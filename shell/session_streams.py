@@ -14,8 +14,6 @@ import array
 import contextlib
 import fcntl
 import os
-import shutil
-import tempfile
 import termios
 from collections.abc import Callable
 
@@ -23,6 +21,7 @@ import gevent
 
 from shell.accounts import Account, is_isolated
 from shell.output import BoundedOutput
+from shell.session_directory import SessionDirectory
 from shell.session_protocol import Paths
 
 _READ_BYTES = 1 << 18
@@ -113,10 +112,8 @@ class Exchange:
 
     def __init__(self, account: Account, limit_bytes: int) -> None:
         self._account = account
-        self._directory = tempfile.mkdtemp(prefix="bash-", dir=_parent())
-        # The agent may pass through to its FIFOs, and change nothing.
-        os.chmod(self._directory, 0o711)  # noqa: S103
-        self.paths = Paths(*(os.path.join(self._directory, name) for name in ("out", "err", "command")))
+        self._directory = SessionDirectory()
+        self.paths = Paths(*(os.path.join(self._directory.path, name) for name in ("out", "err", "command")))
         self.stdout = OutputFifo(self.paths.stdout, account, limit_bytes)
         self.stderr = OutputFifo(self.paths.stderr, account, limit_bytes)
 
@@ -135,9 +132,4 @@ class Exchange:
         """Stop reading and remove the directory."""
         self.stdout.close()
         self.stderr.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-
-def _parent() -> str | None:
-    """Where the directory goes: /run where there is one, as it needs no disk."""
-    return "/run" if is_isolated() and os.path.isdir("/run") else None
+        self._directory.remove()

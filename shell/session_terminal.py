@@ -37,6 +37,8 @@ _TIOCGPTPEER = 0x5441
 _libc = ctypes.CDLL(None, use_errno=True)
 _BASH = "/bin/bash"
 _REAP_SECONDS = 5.0
+# The number of read(2), where it is known.
+_READ = {"x86_64": b"0", "aarch64": b"63"}.get(os.uname().machine)
 
 
 class _Spawn(pexpect.spawn):  # type: ignore[type-arg]  # generic in its type stub only
@@ -134,6 +136,19 @@ class BashProcess:
     def unread_bytes(self) -> int:
         """How much of what was sent bash has not read; also after its end."""
         return pending_bytes(self._input)
+
+    def waits_for_input(self) -> bool:
+        """Whether bash has read all that was sent and waits for more; False also when that cannot be known.
+
+        Commands and traps have another standard input, so then bash is at its prompt.
+        """
+        with contextlib.suppress(OSError):
+            if self.is_alive and self.unread_bytes() == 0:
+                with open(f"/proc/{self.pid}/syscall", "rb") as file:
+                    call = file.read().split()
+                is_ours = os.path.samestat(os.stat(f"/proc/{self.pid}/fd/0"), os.fstat(self._input))
+                return call[:2] == [_READ, b"0x0"] and is_ours
+        return False
 
     def read_messages(self) -> None:
         """Take what bash itself has written up to now."""

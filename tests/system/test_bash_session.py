@@ -188,7 +188,7 @@ def test_no_exit_code_is_lost_while_a_script_forks(test_users: TestUsers) -> Non
 def test_the_text_of_a_command_is_read_by_the_agent_alone(test_users: TestUsers) -> None:
     with bash_session(test_users.agent) as session:
         run(session, "jobs # this text goes through a file")
-        folders = [path for path in Path("/run").glob("bash-*") if (path / "command").exists()]
+        folders = [path for path in Path("/run").glob("bash-io-*") if (path / "command").exists()]
         assert folders
         for folder in folders:
             assert (folder.stat().st_uid, folder.stat().st_mode & 0o777) == (0, 0o711)
