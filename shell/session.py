@@ -18,8 +18,8 @@ from shell.command import CommandResult, Ending
 from shell.environment import shell_environment
 from shell.errors import CommandError
 from shell.session_processes import descendants, end_all, in_sessions
-from shell.session_protocol import death_notices, failed_to_parse, last_words, without_reports
-from shell.session_run import Run
+from shell.session_protocol import death_notices, failed_to_parse, fork_failed, last_words, without_reports
+from shell.session_run import LOST_CODE, Run
 from shell.session_shell import Shell
 from shell.session_streams import Exchange
 from shell.stop import StopSignal
@@ -28,6 +28,7 @@ __all__ = ["RESTARTED", "BashSession", "shell_environment"]
 
 _CLOSE_SECONDS = 2.0
 _PARSE_ERROR_CODE = 2
+_NO_PROCESS_CODE = 254
 
 RESTARTED = b"ssebench: the shell has ended and was restarted; its directory, variables, functions and jobs are gone\n"
 
@@ -79,6 +80,8 @@ class BashSession:
         stdout, stderr = self._collect(run, shell, self._exchange)
         if run.code == 1 and failed_to_parse(command.encode(), stderr):
             run.code = shell.code = _PARSE_ERROR_CODE
+        if run.code == _NO_PROCESS_CODE and fork_failed(stderr):
+            shell.code = LOST_CODE
         notes = run.note + (RESTARTED if lost or run.died else b"")
         if run.died:
             self._end_shell()

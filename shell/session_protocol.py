@@ -67,6 +67,7 @@ _NO_STREAMS = re.compile(
     rb"^bash: (?:/dev/null|[^:\n]*/(?:out|err|command)|redirection error|start_pipeline|pipe error): [^\n]+$",
     re.MULTILINE,
 )
+_NO_PROCESS = re.compile(rb"^bash: fork: (?!retry: )", re.MULTILINE)
 
 # SIGINT and SIGPIPE pass without a word, as everywhere in bash.
 _DEATHS = frozenset(
@@ -186,7 +187,8 @@ def direct_lines(command: Command) -> bytes:
     """The same at the prompt itself, where bash announces its jobs: when PROMPT_COMMAND cannot be used."""
     nonce = command.nonce
     first = _APART % (_run(command) + b"; " + _say(nonce, Said.ENDED))
-    return b" %s\n %s\n" % (first, _APART % _say(nonce, Said.READY))
+    # The empty line has the parser forget what an open "((" left in it: it would not know our bracket as one.
+    return b" %s\n\n %s\n" % (first, _APART % _say(nonce, Said.READY))
 
 
 def startup_lines(nonce: bytes, setup: bytes) -> bytes:
@@ -234,6 +236,11 @@ def without_reports(nonce: bytes, stderr: bytes) -> bytes:
 def streams_failed(messages: bytes) -> bool:
     """Whether what bash wrote means that it could not open the streams, and so did not run the text."""
     return _NO_STREAMS.search(messages) is not None
+
+
+def fork_failed(words: bytes) -> bool:
+    """Whether bash gave up starting a process, for which it takes 15 seconds."""
+    return _NO_PROCESS.search(words) is not None
 
 
 def death_notices(messages: bytes) -> bytes:

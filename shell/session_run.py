@@ -23,6 +23,8 @@ from shell.session_streams import Exchange
 from shell.stop import StopSignal
 
 TIMED_OUT_CODE = 124
+# What $? is instead of a code that takes a process to set, when bash can start none: still a failure.
+LOST_CODE = 1
 _LOOK_SECONDS = (0.05, 0.25, 0.5)
 _INTERRUPT_SECONDS = 0.5
 _KILL_SECONDS = 2.0
@@ -88,9 +90,13 @@ class Run:
         looks = 0
         while True:
             if self._is_over():
-                if self._direct or not self._shell.refused():
+                if self._shell.could_not_fork():
+                    self._shell.code = LOST_CODE
+                    self._send(direct=self._direct)
+                elif self._shell.refused() and not self._direct:
+                    self._send(direct=True)
+                else:
                     return Ending.EXITED
-                self._send(direct=True)
             if not self._bash.is_alive:
                 return Ending.EXITED
             if self._stop.is_set():

