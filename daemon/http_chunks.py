@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-import gevent
 import h11
 
 from daemon.errors import BadRequestError, TooLargeError
 from daemon.http_head import MAX_BODY_BYTES, malformed
+from shell.turns import give_turn
 
 # 4 KiB of one-byte chunks keep h11 busy for some 5 ms.
 _PIECE_BYTES = 4096
@@ -72,7 +72,7 @@ class Chunks:
             self.ended = True
             self._source.unread(after)
         else:
-            gevent.sleep(0)  # a client that sends faster than we decode never makes recv wait
+            give_turn()  # a client that sends faster than we decode never makes recv wait
             self._parser.receive_data(self._source.read(_PIECE_BYTES))
 
     def _check_framing(self, consumed: bytes, pending: bytes) -> None:

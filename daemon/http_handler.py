@@ -18,7 +18,6 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote_to_bytes
 
-import gevent
 from gevent import GreenletExit, socket
 from gevent.lock import Semaphore
 
@@ -29,6 +28,7 @@ from daemon.http_answer import Answer, Application, ClientLostError
 from daemon.http_head import Head, parse_head
 from daemon.http_stream import Body, Stream
 from daemon.log import printable
+from shell.turns import give_turn
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse
@@ -90,7 +90,7 @@ class RequestHandler:
     def _serve_one(self) -> bool:
         """Read one request and answer it; whether another one may follow."""
         if self._stream.holds_more:
-            gevent.sleep(0)  # recv never waits for a client that sends ahead: others would not get their turn
+            give_turn()  # recv never waits for a client that sends ahead: others would not get their turn
         line = b""
         try:
             data = self._next_head()

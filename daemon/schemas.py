@@ -5,6 +5,7 @@ Distrusts: arguments of actions. They are taken as they are or refused with ever
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NoReturn
 
 from marshmallow import RAISE, Schema, ValidationError, fields, validate
@@ -12,6 +13,9 @@ from marshmallow import RAISE, Schema, ValidationError, fields, validate
 from shell.errors import InvalidArgumentError
 
 _LONGEST_SECONDS = 10**9
+# More fields than any argument has, and more characters than any name: so many are not looked at one by one.
+_MOST_FIELDS = 100
+_NAMED_CHARACTERS = 100
 
 
 class StrictBoolean(fields.Boolean):
@@ -81,7 +85,11 @@ class BashArgument(StrictSchema):
 
 
 def load(schema: Schema, argument: object) -> dict[str, Any]:
-    """``argument`` as ``schema`` has it; InvalidArgumentError names every bad field."""
+    """``argument`` as ``schema`` has it; InvalidArgumentError names every bad field, or the first ones of very many."""
+    if isinstance(argument, dict) and len(argument) > _MOST_FIELDS:
+        unknown = itertools.islice((name for name in argument if name not in schema.fields), _MOST_FIELDS // 10)
+        problems = [f"{_shortened(name)}: unknown field" for name in unknown]
+        raise InvalidArgumentError("; ".join([*problems, f"{len(argument)} fields are too many"]))
     try:
         return schema.load(argument)  # type: ignore[arg-type,no-any-return]
     except ValidationError as error:
@@ -95,8 +103,12 @@ def _refuse(error: ValidationError) -> NoReturn:
     problems = []
     for name, found in messages.items():
         text = ", ".join(map(str, found)) if isinstance(found, list) else str(found)
-        problems.append(text if name == "_schema" else f"{name}: {text}")
+        problems.append(text if name == "_schema" else f"{_shortened(str(name))}: {text}")
     raise InvalidArgumentError("; ".join(problems)) from None
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _NAMED_CHARACTERS else f"{name[:_NAMED_CHARACTERS]}..."
 
 
 class Version(Schema):

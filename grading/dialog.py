@@ -19,11 +19,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import gevent
-
 from grading.strict_json import StrictJSONError, has_lone_surrogate, parse_json, spell_json
 from shell.accounts import Account
 from shell.errors import SSEBenchError
+from shell.turns import give_turn
 
 FILE_NAME = "dialog.jsonl"
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -228,7 +227,7 @@ class _Reading:
                 if self._since is None or seq > self._since:
                     yield shown
             if count % _LINES_PER_TURN == 0:
-                gevent.sleep(0)
+                give_turn()
 
     def _new_lines(self) -> Iterator[bytes]:
         index = self._index
@@ -248,7 +247,7 @@ class _Reading:
                 if skipping or held_bytes > MAX_LINE_BYTES:
                     index.skip_to(start, start + held_bytes)
                     start, skipping, held, held_bytes = start + held_bytes, True, [], 0
-                gevent.sleep(0)
+                give_turn()
                 continue
             lines = b"".join([*held, data[:whole]])
             end = start + len(lines)
@@ -258,7 +257,7 @@ class _Reading:
             yield from self._lines(lines)
             index.advance(_Block(start, end, self._last_seq), lines[-_FINGERPRINT_BYTES:])
             start, skipping, held, held_bytes = end, False, [], 0
-            gevent.sleep(0)
+            give_turn()
         if start == index.end:
             index.searched = start + held_bytes
 
@@ -271,7 +270,7 @@ class _Reading:
             offset += len(data)
             if offset - self._index.end > MAX_LINE_BYTES:
                 return True
-            gevent.sleep(0)
+            give_turn()
         self._index.searched = max(self._index.searched, offset)
         return False
 

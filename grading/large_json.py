@@ -13,13 +13,12 @@ import re
 from json.decoder import scanstring  # type: ignore[attr-defined]  # the C one; typeshed lacks it
 from typing import Any
 
-import gevent
-
 from shell.errors import SSEBenchError
+from shell.turns import give_turn
 
 MAX_VALUES = 200_000  # of one text; each costs about a hundred bytes of memory once it is parsed
 MAX_DEPTH = 500
-_TOKENS_PER_TURN = 2_000
+_TOKENS_PER_TURN = 400
 _WINDOW_BYTES = 64 * 1024
 
 _SPACE = re.compile(rb"[ \t\n\r]*")
@@ -139,7 +138,7 @@ class LargeParser:
             parts.append(scanstring(text + '"', 0)[0] if "\\" in text else text)
             at = end
             if len(parts) > 1:
-                gevent.sleep(0)
+                give_turn()
         if self._data[at : at + 1] != b'"' or decoder.getstate()[0]:
             self._at = at
             raise self._error("a string does not end, or holds a control character or a wrong escape")
@@ -172,7 +171,7 @@ class LargeParser:
     def _turn(self) -> None:
         self._tokens += 1
         if self._tokens % _TOKENS_PER_TURN == 0:
-            gevent.sleep(0)
+            give_turn()
 
     def _count(self) -> None:
         self._values += 1

@@ -15,15 +15,13 @@ import os
 from collections.abc import Iterable, Iterator
 from zlib import crc32
 
-import gevent
-
 from grading.baseline import Baseline
 from grading.ignore import IgnoreRules, folders_of
 from grading.objects import Blob, BlobWriter, Change, ObjectStore
 from shell.accounts import is_isolated
 from shell.errors import SSEBenchError
 from shell.reader import Content, ReaderProcess, ReadRequest
-from shell.turns import Turns, in_parallel
+from shell.turns import Turns, give_turn, in_parallel
 
 _RULES = b".gitignore"
 # Far more than any patch holds, and little enough for a disk.
@@ -202,7 +200,7 @@ class TreeView:
             ignored = set(piece).difference(visible)
             self._unread -= ignored
             self._hidden |= ignored
-            gevent.sleep(0)
+            give_turn()
 
     def _request(self, path: bytes) -> ReadRequest:
         base = self._baseline.files.get(path)

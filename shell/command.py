@@ -28,6 +28,7 @@ from shell.errors import CommandError
 from shell.output import BoundedOutput
 from shell.processes import end_orphans
 from shell.stop import StopSignal
+from shell.turns import give_turn
 
 _READ_BYTES = 1 << 18
 _READS_PER_TURN = 16
@@ -141,7 +142,7 @@ def _drain(fd: int, output: BoundedOutput) -> None:
         turn += 1
         # A pipe that is never empty never makes this greenlet wait, and nobody else would be served.
         if turn % _READS_PER_TURN == 0:
-            gevent.sleep(0)
+            give_turn()
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float | None, stop: StopSignal | None) -> Ending:

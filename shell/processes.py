@@ -23,6 +23,7 @@ from gevent import monkey
 
 from shell.accounts import Account, is_isolated, unused_id
 from shell.errors import ProcessesLeftError
+from shell.turns import give_turn
 
 _STATUS = re.compile(rb"^State:\s+(?P<state>\w).*?^Uid:\s+(?P<uids>[\d\s]+?)^Gid:\s+(?P<gids>[\d\t]+)", re.M | re.S)
 _STATUS_BYTES = 8192
@@ -102,7 +103,7 @@ def _find(account: Account, by_gid: bool) -> list[int]:
         if identity is not None and identity.belongs_to(account, by_gid):
             found.append(pid)
         if number % _PIDS_PER_TURN == 0:
-            gevent.sleep(0)
+            give_turn()
     return found
 
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 import gevent
 
+from shell.turns import give_turn
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROCESSES_PER_TURN = 200
 
@@ -74,7 +76,7 @@ def _everyone() -> Iterator[Process]:
     """Every living process. Others get their turn in between: there may be thousands."""
     for count, name in enumerate(os.listdir("/proc")):
         if count % _PROCESSES_PER_TURN == 0:
-            gevent.sleep(0)
+            give_turn()
         if name.isdigit() and (found := process(int(name))) and found.state not in "ZX":
             yield found
 

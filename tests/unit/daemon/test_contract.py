@@ -316,6 +316,14 @@ def test_answers_that_nobody_reads_are_bounded_and_given_back(services: Services
     assert services.unread.used_bytes == 0
 
 
+def test_very_many_and_very_long_unknown_fields_are_refused_in_few_words(agent: TestApp) -> None:
+    many = error(post(agent, BUILD, {f"field{number}": 1 for number in range(100_000)}), 500)
+    assert many.startswith("invalid argument: field0: unknown field; ") and len(many) < 2000
+    assert many.endswith("100000 fields are too many")
+    long = error(post(agent, BUILD, {"x" * 1_000_000: 1}), 500)
+    assert long.startswith("invalid argument: xxx") and long.endswith("...: unknown field") and len(long) < 200
+
+
 def test_what_agents_do_not_read_never_costs_the_grader_an_answer(services: Services, admin: TestApp) -> None:
     services.unread.take(1_000_000)
     assert post(admin, BASH, {"command": "x" * 200_000}).status_int == 200
