@@ -178,6 +178,20 @@ def test_a_start_after_the_end_ends_what_was_left(checks: Checks) -> None:
     again.bencher.close()
 
 
+def test_a_start_after_an_end_that_was_cut_short_removes_what_that_left(checks: Checks) -> None:
+    # Shared by this system only, so found by looking for it.
+    public = checks.root / "public"
+    public.mkdir()
+    public.chmod(0o777)
+    as_user(checks.users.agent, f"echo x > {public}/plan")
+    state = open_state(str(checks.root / "state"), task_id="toy-1", source=str(checks.toy.source), fresh=False)
+    assert state.resumed
+    state.mark_phase_ended()
+    again = make_checks(checks.root, checks.toy, checks.users)
+    assert again.phase.ended and os.listdir(public) == []
+    again.bencher.close()
+
+
 def test_checks_still_run_for_the_grader(checks: Checks) -> None:
     checks.phase.end()
     checks.bencher.new_session()
