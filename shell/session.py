@@ -109,7 +109,7 @@ class BashSession:
         """What arrived on stdout and stderr, and the lines of bash's own that belong there."""
         stdout, stderr = exchange.stdout.take(), exchange.stderr.take()
         if run.died:
-            stdout.add(shell.loose_output)
+            stdout.add(without_reports(shell.nonce, shell.loose_output))
             stderr.add(b"" if run.is_deaf else last_words(shell.messages))
             return stdout.data(), without_reports(shell.nonce, stderr.data())
         if run.ending is Ending.EXITED:

@@ -121,13 +121,12 @@ class Run:
             self._bash.signal(signal.SIGCONT)
 
     def _check_hearing(self) -> None:
-        """End a bash that is back at its prompt without a word: it skips all commands (extdebug and a DEBUG trap)."""
+        """End a bash that reads on without a word: it skips all commands (extdebug), or an EXIT trap reads input."""
         if self._bash.waits_for_input():
             self._bash.read_messages()
             if not self._shell.heard(Said.READY):
-                self.is_deaf = True
-                self._bash.signal(signal.SIGKILL)
-                self._wait_over(_PROMPT_SECONDS)
+                self.is_deaf = self._bash.foreground_group() == self._bash.pid
+                self._bash.end_input()
 
     @property
     def never_ran(self) -> bool:
@@ -142,11 +141,7 @@ class Run:
             self._bash.read_messages()
         # READY alone comes when the text was cut short.
         report = self._shell.heard(Said.ENDED, Said.READY)
-        if self.is_deaf:
-            self.died = True
-            # A command that is skipped succeeds.
-            return report.number if report is not None else 0
-        if report is not None:
+        if report is not None and not self.is_deaf:
             self._bash.settle()
             return report.number
         self.died = True

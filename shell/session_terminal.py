@@ -125,7 +125,7 @@ class BashProcess:
     def send(self, data: bytes) -> None:
         """Write to bash's input; waits cooperatively while the pipe is full. A bash that is gone is no error."""
         view = memoryview(data)
-        while view and self.is_alive:
+        while view and self.is_alive and self._input >= 0:
             try:
                 view = view[os.write(self._input, view) :]
             except BlockingIOError:
@@ -135,19 +135,29 @@ class BashProcess:
 
     def unread_bytes(self) -> int:
         """How much of what was sent bash has not read; also after its end."""
-        return pending_bytes(self._input)
+        return pending_bytes(self._input) if self._input >= 0 else 0
 
     def waits_for_input(self) -> bool:
-        """Whether bash has read all that was sent and waits for more; False also when that cannot be known.
+        """Whether all that was sent has been read and somebody waits for more; False also when that cannot be known.
 
-        Commands and traps have another standard input, so then bash is at its prompt.
+        Commands and DEBUG traps have another standard input, so it is bash at its prompt or an EXIT trap of its.
         """
+        if self._input < 0 or not self.is_alive or self.unread_bytes():
+            return False
+        return any(self._reads_our_input(pid) for pid in {self.pid, self.foreground_group()} if pid)
+
+    def end_input(self) -> None:
+        """Whoever reads bash's input gets its end; bash at its prompt then exits."""
+        if self._input >= 0:
+            os.close(self._input)
+            self._input = -1
+
+    def _reads_our_input(self, pid: int) -> bool:
         with contextlib.suppress(OSError):
-            if self.is_alive and self.unread_bytes() == 0:
-                with open(f"/proc/{self.pid}/syscall", "rb") as file:
-                    call = file.read().split()
-                is_ours = os.path.samestat(os.stat(f"/proc/{self.pid}/fd/0"), os.fstat(self._input))
-                return call[:2] == [_READ, b"0x0"] and is_ours
+            with open(f"/proc/{pid}/syscall", "rb") as file:
+                call = file.read().split()
+            is_ours = os.path.samestat(os.stat(f"/proc/{pid}/fd/0"), os.fstat(self._input))
+            return call[:2] == [_READ, b"0x0"] and is_ours
         return False
 
     def read_messages(self) -> None:
@@ -210,7 +220,8 @@ class BashProcess:
         self._output.close()
         self._messages.close()
         self._screen.close()
-        for fd in (self._input, self._terminal, self._pidfd):
+        self.end_input()
+        for fd in (self._terminal, self._pidfd):
             os.close(fd)
         self._pidfd = -1
         self._child.close()

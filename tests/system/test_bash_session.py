@@ -120,6 +120,7 @@ def test_no_shell_is_started_once_the_command_was_stopped(test_users: TestUsers)
 
 def test_the_end_of_all_of_the_agents_processes_ends_the_command(test_users: TestUsers) -> None:
     with bash_session(test_users.agent) as session:
+        run(session, "true")  # a shell that only starts when they all are ended is another matter
         gevent.spawn_later(0.3, end_processes, test_users.agent)
         started = time.monotonic()
         result = run(session, "echo part; sleep 60; echo never")
