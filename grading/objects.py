@@ -32,15 +32,9 @@ _SLACK_BYTES = 32 << 20
 _GIT_TIMEOUT_S = 900.0
 _GIT_OUTPUT_BYTES = 1 << 16
 _NUMSTAT_BYTES = 1 << 28
-# Above the threshold a file is binary for git: of one that holds nothing but newlines it would otherwise need sixty
-# times the size in memory.
-_CONFIG = b"""\
-[core]
-\trepositoryformatversion = 0
-\tbare = true
-\tattributesFile = /dev/null
-\tbigFileThreshold = 16m
-"""
+# For a file of nothing but newlines git needs forty times its size: better a clear error than a machine out of memory.
+_GIT_MEMORY_KIB = 8 << 20
+_CONFIG = b"[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tattributesFile = /dev/null\n"
 
 # Nothing but this reaches git: no user, no system, no configuration, no attributes of anybody.
 GIT_ENVIRONMENT: Mapping[str, str] = {
@@ -313,9 +307,10 @@ def git_path() -> str:
 
 
 def run_git(arguments: list[str], *, git_dir: str, cwd: str, limit_bytes: int = _GIT_OUTPUT_BYTES) -> CommandResult:
-    """Run git as the daemon's user on private data, without anybody's configuration."""
+    """Run git as the daemon's user on private data, within a limit of memory and without anybody's configuration."""
+    bounded = f'ulimit -v {_GIT_MEMORY_KIB}; exec "$@"'
     return run_command(
-        [git_path(), *arguments],
+        ["/bin/sh", "-c", bounded, "sh", git_path(), *arguments],
         account=current_account(),
         cwd=cwd,
         env={**GIT_ENVIRONMENT, "GIT_DIR": git_dir},

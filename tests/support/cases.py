@@ -42,6 +42,11 @@ class Case:
     absent: list[str] = field(default_factory=list)
     note: str = ""
 
+    @property
+    def begins_with_the_base_tree(self) -> bool:
+        """Whether nothing is to be done to tree or clone before the capture is started."""
+        return not (self.setup or self.clone or self.above or self.clone_git)
+
 
 def load_cases() -> list[Case]:
     """Every case of every data file."""

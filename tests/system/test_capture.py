@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import gevent
 import pytest
 
+import grading.objects
 import shell.reader
 from grading import paths
 from grading.capture import Capture
@@ -300,6 +301,18 @@ def test_a_file_that_no_patch_can_hold_is_a_clear_error(world: World) -> None:
         with pytest.raises(CaptureError, match="larger than 1 GiB"):
             capture.diff()
         as_agent("mkdir out; mv enormous out/ 2>/dev/null || rm enormous", world.source, check=False)
+        assert capture.diff() == b""
+
+
+def test_a_file_whose_lines_git_has_no_memory_for_is_a_clear_error(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grading.objects, "_GIT_MEMORY_KIB", 1 << 20)
+    with world.capturing() as (capture, _submission):
+        as_agent("yes '' | head -c 40000000 > lines", world.source)
+        with pytest.raises(CaptureError, match="git diff-tree failed"):
+            capture.diff()
+        as_agent("rm lines", world.source)
         assert capture.diff() == b""
 
 
