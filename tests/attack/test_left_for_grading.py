@@ -28,13 +28,13 @@ queue = f"/ssebench-{who}".encode()
 abstract = f"\0ssebench-{who}"
 
 def serve():
+    tcp = socket.socket(); tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    tcp.bind(("127.0.0.1", port)); tcp.listen()
+    unix = socket.socket(socket.AF_UNIX); unix.bind(abstract); unix.listen()
     if os.fork(): return
     os.setsid()
     null = os.open("/dev/null", os.O_RDWR)
     for number in range(3): os.dup2(null, number)
-    tcp = socket.socket(); tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    tcp.bind(("127.0.0.1", port)); tcp.listen()
-    unix = socket.socket(socket.AF_UNIX); unix.bind(abstract); unix.listen()
     time.sleep(600)
 
 def reach(family, address):
