@@ -132,7 +132,8 @@ class Run:
     def never_ran(self) -> bool:
         """Whether the text was not run: the shell was about to end, or could not open its streams (``ulimit -n 3``)."""
         if self.died:
-            return self._shell.was_too_late()
+            could_not = self.is_deaf and not self._shell.heard(Said.ENDED) and streams_failed(self._shell.messages)
+            return could_not or self._shell.was_too_late()
         return self.code == 1 and streams_failed(self._shell.messages)
 
     def _code(self) -> int:
@@ -145,7 +146,8 @@ class Run:
             self._bash.settle()
             return report.number
         self.died = True
-        return self._bash.code()
+        own_code = self._bash.code()
+        return own_code if report is None else report.number
 
     def _end_foreground(self) -> None:
         """What Ctrl-C would do, then SIGKILL to the command's processes, at last to the shell."""
