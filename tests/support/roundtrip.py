@@ -20,6 +20,7 @@ from grading.capture import Capture
 from grading.state import open_state
 from grading.submission import Submission
 from shell.accounts import Account, current_account, find_account, is_isolated
+from tests.support.live import scratch_parent
 from tests.support.users import agent_name, why_unavailable
 
 Tree = dict[bytes, tuple[str, bytes]]
@@ -34,11 +35,15 @@ GIT_ENV = {
     "GIT_COMMITTER_EMAIL": "toy@example.invalid",
 }
 
+_MEMORY_BYTES = 2 << 30
+
 
 @contextmanager
 def memory_folder() -> Iterator[Path]:
-    """A directory open to all users, in memory where possible: hundreds of trees are synced to it."""
-    parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    """A directory open to all users, in memory where that has room: hundreds of trees are synced to it."""
+    # A container often has 64 MiB there, which is what a run's reserve alone takes.
+    roomy = os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free >= _MEMORY_BYTES
+    parent = "/dev/shm" if roomy else scratch_parent()
     path = Path(tempfile.mkdtemp(prefix="ssebench-test-", dir=parent))
     path.chmod(0o755)
     try:
