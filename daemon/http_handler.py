@@ -25,7 +25,7 @@ from daemon.access import Kind
 from daemon.connection import Connection, peer_of
 from daemon.errors import RequestError
 from daemon.http_answer import Answer, Application, ClientLostError
-from daemon.http_head import Head, parse_head
+from daemon.http_head import Head, Heads
 from daemon.http_stream import Body, Stream
 from daemon.log import printable
 from shell.turns import give_turn
@@ -70,6 +70,7 @@ class RequestHandler:
         self.socket = sock
         self._server = server
         self._stream = Stream(sock)
+        self._heads = Heads()
         self._connection = Connection(sock)
         self._peer = peer_of(sock)
         self._address = address[0] if isinstance(address, tuple) else "-"
@@ -98,7 +99,7 @@ class RequestHandler:
             if data is None:
                 return False
             line = data[:_LOGGED_LINE_BYTES].split(b"\r\n", 1)[0]
-            head = parse_head(data)
+            head = self._heads.parse(data)
         except RequestError as error:
             answer = Answer(self.socket, "", "1.1", lambda: False)
             self._run(answer, _error_application(error.status, str(error)), {}, line, time.monotonic())

@@ -19,6 +19,7 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_REQUEST_LINE_BYTES = 8 * 1024
 MAX_FIELDS = 100
 MAX_BODY_BYTES = 16 * 1024 * 1024
+_REMEMBERED_BYTES = 4096
 # Of what h11 keeps while it waits for the rest: the line of a chunk's size, or all trailer fields.
 _MAX_PENDING_BYTES = 4096
 
@@ -76,6 +77,26 @@ def parse_head(data: bytes) -> Head:
         parser.they_are_waiting_for_100_continue,
         parser,
     )
+
+
+class Heads:
+    """The heads of one connection: who polls sends the same one each time, and reading takes its time."""
+
+    __slots__ = ("_data", "_head")
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._head: Head | None = None
+
+    def parse(self, data: bytes) -> Head:
+        """What ``parse_head`` says to ``data``."""
+        if self._head is not None and data == self._data:
+            return self._head
+        head = parse_head(data)
+        # A chunked body changes its parser, so its head serves once. A long one would be kept as long as its client.
+        keeps = head.length is not None and len(data) <= _REMEMBERED_BYTES
+        self._data, self._head = (data, head) if keeps else (b"", None)
+        return head
 
 
 def malformed(error: h11.RemoteProtocolError) -> BadRequestError:

@@ -12,7 +12,7 @@ from daemon.errors import (
     TooLargeError,
     VersionError,
 )
-from daemon.http_head import MAX_BODY_BYTES, MAX_FIELDS, MAX_REQUEST_LINE_BYTES, Head, parse_head
+from daemon.http_head import MAX_BODY_BYTES, MAX_FIELDS, MAX_REQUEST_LINE_BYTES, Head, Heads, parse_head
 
 
 def head(*lines: str, first: str = "GET /version HTTP/1.1", host: str = "Host: x") -> Head:
@@ -210,3 +210,26 @@ def test_lines_and_fields_have_limits() -> None:
 def test_a_refusal_does_not_quote_what_was_sent() -> None:
     assert "secret" not in str(refused("secret"))
     assert "secret" not in str(refused(first="secret"))
+
+
+def test_the_heads_of_one_connection_are_each_what_they_are_alone() -> None:
+    heads = Heads()
+    sent = ["A: 1", "A: 1", "A: 2", "Content-Length: 3", "Content-Length: 3", "A: 1", "A: " + 5000 * "x", "A: 1"]
+    for line in sent:
+        data = f"POST / HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n".encode()
+        found, alone = heads.parse(data), parse_head(data)
+        assert (found.fields, found.length, found.keep_alive) == (alone.fields, alone.length, alone.keep_alive)
+
+
+def test_each_chunked_body_has_a_parser_of_its_own() -> None:
+    heads = Heads()
+    data = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert heads.parse(data).parser is not heads.parse(data).parser
+
+
+def test_a_refused_head_is_refused_again() -> None:
+    heads = Heads()
+    heads.parse(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    for _ in range(2):
+        with pytest.raises(BadRequestError):
+            heads.parse(b"GET / HTTP/1.1\r\n\r\n")
