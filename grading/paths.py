@@ -6,13 +6,14 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 
 from shell.tree_mirror import names_in, remove
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def open_folder(root: str, path: bytes, *, create: bool = False) -> int:
+def _open_folder(root: str, path: bytes, *, create: bool = False) -> int:
     """A descriptor of the directory at ``path`` below ``root``, reached without links; with ``create`` it is made."""
     at = os.open(root, _FOLDER)
     try:
@@ -29,40 +30,40 @@ def open_folder(root: str, path: bytes, *, create: bool = False) -> int:
     return at
 
 
+@contextlib.contextmanager
+def _folder(root: str, path: bytes, *, create: bool = False) -> Iterator[int]:
+    """A descriptor as ``_open_folder`` gives it, closed after the body of the ``with``."""
+    at = _open_folder(root, path, create=create)
+    try:
+        yield at
+    finally:
+        os.close(at)
+
+
 def create_file(root: str, path: bytes, mode: int) -> int:
     """A descriptor for writing the new file at ``path`` below ``root``; directories on the way are made."""
     folder, name = os.path.split(path)
-    at = open_folder(root, folder, create=True)
-    try:
+    with _folder(root, folder, create=True) as at:
         return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=at)
-    finally:
-        os.close(at)
 
 
 def remove_file(root: str, path: bytes) -> None:
     """Remove the file at ``path`` below ``root``, and the directories above it that are empty then."""
     folder, name = os.path.split(path)
-    at = open_folder(root, folder)
-    try:
+    with _folder(root, folder) as at:
         os.unlink(name, dir_fd=at)
-    finally:
-        os.close(at)
     while folder:
-        parent, name = os.path.split(folder)
-        at = open_folder(root, parent)
-        try:
-            os.rmdir(name, dir_fd=at)
-        except OSError:
-            return
-        finally:
-            os.close(at)
-        folder = parent
+        folder, name = os.path.split(folder)
+        with _folder(root, folder) as at:
+            try:
+                os.rmdir(name, dir_fd=at)
+            except OSError:
+                return
 
 
 def remove_unpatchable(root: str, path: bytes) -> None:
     """Remove from the directory at ``path`` what a patch cannot: every ``.git`` in it, and then empty directories."""
-    at = open_folder(root, path)
-    try:
+    with _folder(root, path) as at:
         folders = [b"."]
         for folder in folders:
             for name in names_in(folder, at):
@@ -74,54 +75,38 @@ def remove_unpatchable(root: str, path: bytes) -> None:
         for folder in reversed(folders[1:]):
             with contextlib.suppress(OSError):
                 os.rmdir(folder, dir_fd=at)
-    finally:
-        os.close(at)
 
 
 def create_link(root: str, path: bytes, target: bytes) -> None:
     """Make a symbolic link at ``path`` below ``root``; directories on the way are made."""
     folder, name = os.path.split(path)
-    at = open_folder(root, folder, create=True)
-    try:
+    with _folder(root, folder, create=True) as at:
         os.symlink(target, name, dir_fd=at)
-    finally:
-        os.close(at)
 
 
 def look_at(root: str, path: bytes) -> os.stat_result | None:
     """What is at ``path`` below ``root``, links not followed; None when nothing is."""
     folder, name = os.path.split(path)
     try:
-        at = open_folder(root, folder)
+        with _folder(root, folder) as at:
+            return os.stat(name, dir_fd=at, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         if error.errno == errno.ELOOP:  # a link where a directory would have to be
             return None
         raise
-    try:
-        return os.stat(name, dir_fd=at, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    finally:
-        os.close(at)
 
 
 def open_file(root: str, path: bytes) -> int:
     """A descriptor for reading the file at ``path`` below ``root``, reached without links."""
     folder, name = os.path.split(path)
-    at = open_folder(root, folder)
-    try:
+    with _folder(root, folder) as at:
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-    finally:
-        os.close(at)
 
 
 def read_link(root: str, path: bytes) -> bytes:
     """The target of the link at ``path`` below ``root``."""
     folder, name = os.path.split(path)
-    at = open_folder(root, folder)
-    try:
+    with _folder(root, folder) as at:
         return os.readlink(name, dir_fd=at)
-    finally:
-        os.close(at)

@@ -11,23 +11,12 @@ import pytest
 
 from shell.processes import processes_of
 from tests.attack.target import HOOK, Target, attacked_daemon
+from tests.support.hostile import FORK_STORM
 from tests.support.live import LiveDaemon, live_daemon, uds_client
 from tests.support.users import TestUsers
 
 pytestmark = pytest.mark.users
 
-FORK_STORM = """
-import os, signal
-for number in range(1, 32):
-    try: signal.signal(number, signal.SIG_IGN)
-    except OSError: pass
-for _ in range(4): os.fork()
-while True:
-    try:
-        if os.fork() == 0: os.setsid()
-        else: os._exit(0)
-    except OSError: pass
-"""
 RESISTANCE = {
     "fork storm": f"(setsid python3 -I -S -c '{FORK_STORM}' >/dev/null 2>&1 &)",
     "ignored signals": "(setsid bash -c 'trap \"\" TERM HUP INT QUIT; while :; do sleep 1; done' >/dev/null 2>&1 &)",

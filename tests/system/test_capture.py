@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 
 import gevent
 import pytest
@@ -18,18 +17,9 @@ from grading.capture import Capture
 from grading.treeview import CaptureError, TreeView
 from shell.processes import processes_of
 from shell.reader import ReaderProcess, ReadRequest, ReadSink
-from tests.support.cases import BASE_TREE
-from tests.support.roundtrip import World, agent_account, as_agent, differences, fingerprint, memory_folder, snapshot
+from tests.support.roundtrip import World, as_agent, differences, fingerprint, snapshot
 
 pytestmark = pytest.mark.users
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with memory_folder() as folder:
-        made = World(folder, agent_account())
-        made.lay_out(BASE_TREE)
-        yield made
 
 
 def readers_of(world: World) -> list[int]:

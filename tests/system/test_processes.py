@@ -17,22 +17,10 @@ from shell.accounts import Account, child_setup, current_account
 from shell.command import run_command
 from shell.errors import CommandError, ProcessesLeftError
 from shell.processes import end_orphans, end_processes, processes_of
+from tests.support.hostile import FORK_STORM
 from tests.support.users import TestUsers
 
 pytestmark = pytest.mark.users
-
-FORK_STORM = """
-import os, signal
-for number in range(1, 32):
-    try: signal.signal(number, signal.SIG_IGN)
-    except OSError: pass
-for _ in range(4): os.fork()
-while True:
-    try:
-        if os.fork() == 0: os.setsid()
-        else: os._exit(0)
-    except OSError: pass
-"""
 
 
 @contextmanager

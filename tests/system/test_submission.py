@@ -13,18 +13,9 @@ from grading.capture import Capture
 from grading.state import open_state
 from grading.submission import ApplyError, Submission, SubmissionError
 from grading.treeview import CaptureError
-from tests.support.cases import BASE_TREE
-from tests.support.roundtrip import World, agent_account, as_agent, differences, memory_folder, snapshot
+from tests.support.roundtrip import World, as_agent, differences, snapshot
 
 pytestmark = pytest.mark.users
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with memory_folder() as folder:
-        made = World(folder, agent_account())
-        made.lay_out(BASE_TREE)
-        yield made
 
 
 def test_before_grading_there_is_no_diff(world: World) -> None:

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from grading.history import SourceHistoryError, check_single_commit, read_initial, read_log
-from tests.support.cases import BASE_TREE
-from tests.support.roundtrip import World, agent_account, as_agent, memory_folder
+from tests.support.roundtrip import World, as_agent
 
 pytestmark = pytest.mark.users
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    with memory_folder() as folder:
-        made = World(folder, agent_account())
-        made.lay_out(BASE_TREE)
-        yield made
 
 
 def check(world: World) -> None:
