@@ -91,7 +91,7 @@ def set_stage(task: str, parent: Path | None = None) -> Stage:
     agent, runner = _accounts()
     stage = Stage(task, parent / task, agent, runner)
     _clear(stage.root)
-    _install_packages(DATASET / task / "packages")
+    _install_packages(task)
     environment = os.environ | {
         "ROOT": str(stage.root),
         "SSE_AGENT_USER": agent.name,
@@ -137,10 +137,14 @@ def _default_parent() -> Path:
     return Path.home() / ".cache" / "ssebench-demo"
 
 
-def _install_packages(listed: Path) -> None:
-    """Install the Debian packages a task needs and the machine lacks: a package and its sign on each line."""
-    lines = [line.split() for line in listed.read_text("utf-8").splitlines()] if listed.exists() else []
-    missing = [package for package, sign in lines if not _is_there(sign)]
+def missing_packages(task: str) -> list[str]:
+    """The Debian packages that ``task`` needs and the machine lacks; a line of its list is a package and its sign."""
+    lines = (DATASET / task / "packages").read_text("utf-8").splitlines()
+    return [package for package, sign in map(str.split, lines) if not _is_there(sign)]
+
+
+def _install_packages(task: str) -> None:
+    missing = missing_packages(task)
     if not missing:
         return
     if not is_isolated():

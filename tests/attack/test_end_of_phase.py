@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -26,6 +29,23 @@ RESISTANCE = {
     "crontab": "echo '* * * * * sleep 300' | crontab - ; echo 'sleep 300' | at now + 1 minute; sleep 300 &",
     "many": "for i in $(seq 500); do (setsid sleep 300 >/dev/null 2>&1 &); done",
 }
+
+
+def names_of(pids: list[int]) -> list[str]:
+    """The names of the programs of those of the processes that are still there."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until it holds; what the test is about begins then, however slow the machine is."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("kind", RESISTANCE)
@@ -59,9 +79,11 @@ def test_a_running_command_ends_and_what_waits_is_refused(fresh_target: Target) 
             answers.append(client.post("/tool/bash?action=execute", json={"command": command}))
 
     threads = [threading.Thread(target=ask, args=(command,)) for command in ("sleep 300", "echo one", "echo two")]
-    for thread in threads:
+    threads[0].start()
+    wait_for(lambda: "sleep" in names_of(fresh_target.agents_processes()))
+    for thread in threads[1:]:
         thread.start()
-        time.sleep(0.2)
+    time.sleep(0.4)  # for them to come in; one that is later is refused all the same
     started = time.monotonic()
     assert daemon.admin.post("/admin/agent_exited", timeout=30.0).status_code == 200
     for thread in threads:
@@ -77,7 +99,7 @@ def test_a_running_build_of_the_agents_is_stopped(fresh_target: Target) -> None:
     answers: list[httpx.Response] = []
     thread = threading.Thread(target=lambda: answers.append(target.daemon.bencher("build")))
     thread.start()
-    time.sleep(1.0)
+    wait_for(lambda: names_of(processes_of(target.users.runner)).count("sleep") == 2)
     started = time.monotonic()
     assert target.daemon.admin.post("/admin/agent_exited", timeout=30.0).status_code == 200
     thread.join(20)
@@ -101,8 +123,7 @@ def test_a_killed_daemons_left_overs_are_gone_after_the_next_start(test_users: T
         hook.write_text("setsid sleep 300 >/dev/null 2>&1 & setsid sleep 300 & sleep 300\n")
         thread = threading.Thread(target=_build_ignoring_errors, args=(target.daemon,))
         thread.start()
-        time.sleep(1.5)
-        assert processes_of(target.users.runner)
+        wait_for(lambda: names_of(processes_of(target.users.runner)).count("sleep") == 3)
         target.daemon.stop(signal.SIGKILL)
         thread.join(20)
         hook.unlink()
@@ -126,7 +147,7 @@ def test_sigterm_in_the_middle_of_a_build_ends_everything_in_time(test_users: Te
         (target.source / HOOK).write_text("trap '' TERM HUP; (setsid sleep 300 &) ; setsid sleep 300 & sleep 300\n")
         thread = threading.Thread(target=_build_ignoring_errors, args=(target.daemon,))
         thread.start()
-        time.sleep(1.5)
+        wait_for(lambda: names_of(processes_of(target.users.runner)).count("sleep") == 3)
         started = time.monotonic()
         assert target.daemon.stop(signal.SIGTERM) == 0
         assert time.monotonic() - started < 10

@@ -1,4 +1,4 @@
-"""Other Pythons on this machine, and the SDK installed for them the way an agent's author does."""
+"""Other Pythons on this machine, and the project installed for them the way its users do."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found_pythons() -> dict[tuple[int, int], str]:
     return found
 
 
-def build_sdk(where: Path) -> Path:
+def build_wheel(where: Path) -> Path:
     """A wheel of this repository, as a plain ``pip install`` of it builds one for every Python.
 
     From a copy, because a build leaves its traces in the source tree. Skips (in CI: fails) without a network.
@@ -42,11 +42,11 @@ def build_sdk(where: Path) -> Path:
     return wheel
 
 
-def install_sdk(python: str, wheel: Path, where: Path) -> Path:
-    """A virtual environment of ``python`` with the SDK and nothing but what it needs; its interpreter."""
+def install(python: str, wheel: Path, where: Path, extra: str = "") -> Path:
+    """A virtual environment of ``python`` with the SDK, or ``[extra]``, and what that needs; its interpreter."""
     subprocess.run([python, "-m", "venv", str(where / "venv")], check=True, capture_output=True)
     interpreter = where / "venv" / "bin" / "python"
-    _pip(str(interpreter), "install", str(wheel))
+    _pip(str(interpreter), "install", f"{wheel}{extra}")
     return interpreter
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from demo.stage import missing_packages
 from sse.grading import PatchResult, grade
 from tasks.config import load_task
 from tests.support.live import REPOSITORY, live_daemon, scratch
@@ -22,7 +23,6 @@ pytestmark = pytest.mark.users
 DEMO = REPOSITORY / "datasets" / "demo"
 TASKS = sorted(path.name for path in DEMO.iterdir() if path.is_dir())
 OURS = "recdump-CWE-121"
-NEEDED = {"minimist-CVE-2021-44906": ["node", "npm"], "ujson-CVE-2021-45958": ["gcc", "g++"], OURS: ["gcc"]}
 _LAY_OUT_SECONDS = 300
 
 
@@ -58,9 +58,9 @@ def prepare(task_id: str, root: Path, **more: str) -> subprocess.CompletedProces
 @pytest.fixture(scope="module", params=TASKS)
 def laid_out(request: pytest.FixtureRequest) -> Iterator[LaidOut]:
     task_id: str = request.param
-    missing = [program for program in NEEDED.get(task_id, []) if shutil.which(program) is None]
+    missing = missing_packages(task_id)
     if missing:
-        give_up(f"{task_id} needs {', '.join(missing)}")
+        give_up(f"{task_id} needs the packages {', '.join(missing)}")
     with scratch() as root:
         done = prepare(task_id, root)
         if done.returncode != 0:

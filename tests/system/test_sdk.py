@@ -19,7 +19,7 @@ from sse.metadata import parse_metadata
 from sse.reference import get_reference_patch
 from sse.tools import bencher
 from tests.support.live import LiveDaemon, live_daemon, scratch
-from tests.support.pythons import SDK_MINIMUM, build_sdk, found_pythons, install_sdk
+from tests.support.pythons import SDK_MINIMUM, build_wheel, found_pythons, install
 from tests.support.toy_task import BROKEN_LINE, FIXED_LINE, REFERENCE_DIFF
 from tests.support.users import agent_name
 
@@ -39,7 +39,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[LiveDaemon]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_sdk(tmp_path_factory.mktemp("wheel"))
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def use_admin(daemon: LiveDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_an_agent_of_thirty_lines_repairs_a_task_and_is_graded_passed(
     wanted = SDK_MINIMUM if which == "oldest" else max(pythons)
     if wanted not in pythons:
         pytest.skip(f"no Python {wanted[0]}.{wanted[1]} on this machine")
-    python = install_sdk(pythons[wanted], wheel, tmp_path)
+    python = install(pythons[wanted], wheel, tmp_path)
     *reported, refusal, task_id = run_agent(str(python), daemon, FIX)
     assert reported == [f"yes in {daemon.task.source}\n", [1, 1], 0, True, True, [0, 0]]
     assert str(refusal).startswith("invalid argument: poc: ") and task_id == "toy-1"
