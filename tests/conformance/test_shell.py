@@ -18,9 +18,11 @@ from tests.support.users import TestUsers, agent_name
 pytestmark = pytest.mark.users
 
 CASES = load_cases()
+# Bash runs without the file when that ends it, so the last one says nothing about the settings before its exit.
 STARTUP_FILES = {
     "plain": "",
-    "hostile": "set -u\nalias cd='echo never'\nPROMPT_COMMAND='echo prompt; sleep 9'\nexit 0\n",
+    "rc-sets": "set -u\nalias cd='cd -P'\nPROMPT_COMMAND='echo prompt'\n",
+    "rc-exits": "set -u\nalias cd='echo never'\nPROMPT_COMMAND='echo prompt; sleep 9'\nexit 0\n",
 }
 
 
