@@ -119,9 +119,19 @@ def test_root_is_never_asked_to_end_itself() -> None:
 
 
 def test_zombies_do_not_count(test_users: TestUsers) -> None:
-    program = "import os, time\nif os.fork() == 0: os._exit(0)\ntime.sleep(60)"
-    with hostile(test_users.agent, "/usr/bin/python3", "-I", "-S", "-c", program):
-        assert len(processes_of(test_users.agent)) == 1
+    program = (
+        "import os, time\n"
+        "child = os.fork()\n"
+        "if child == 0: os._exit(0)\n"
+        "os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\n"
+        "print(flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    argv = ["/usr/bin/python3", "-I", "-S", "-c", program]
+    with subprocess.Popen(argv, preexec_fn=child_setup(test_users.agent, "/"), stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert processes_of(test_users.agent) == [process.pid]
         end_processes(test_users.agent)
 
 
