@@ -41,6 +41,12 @@ def live_greenlets() -> int:
     return sum(1 for thing in gc.get_objects() if isinstance(thing, gevent.Greenlet) and not thing.ready())
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What all modules brought into memory is there to stay: hundreds of thousands of objects not to look through."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def leak_check(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test with real users that leaves something behind; there is no way to opt out on purpose."""
