@@ -32,7 +32,7 @@ RUN for user in model runner; do \
     done
 
 # The clean clone is taken before the tree is given away; both hold the same bytes. The answer is for root alone.
-RUN source=$(sed -n 's/^source: *//p' /ssebench/config.yaml); \
+RUN source=$(/opt/ssebench/venv/bin/python -c 'from tasks.config import load_task; print(load_task("/ssebench").source)'); \
     cp -a "$source" /ssebench-repo; \
     chown -R root:root /ssebench-repo /ssebench; \
     chmod 0700 /ssebench-repo /ssebench; \

@@ -8,8 +8,10 @@ Checked by: tests/system/test_start.py, tests/system/test_listeners.py.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import stat
+from collections.abc import Mapping
 
 from daemon.errors import StartError
 from shell.accounts import Account
@@ -72,6 +74,30 @@ def results_directory(path: str) -> int:
         os.close(fd)
         raise StartError(f"SSE_RESULTS: {path} is not writable: {error.strerror}") from error
     return fd
+
+
+def check_apart(places: Mapping[str, str]) -> None:
+    """StartError when one of the named places is another or lies in it: what is done to one would be done to both."""
+    real = {name: os.path.realpath(path) for name, path in places.items()}
+    for (first, one), (second, other) in itertools.combinations(real.items(), 2):
+        if os.path.commonpath((one, other)) in (one, other):
+            raise StartError(f"{first} ({one}) and {second} ({other}) have to be apart: one is the other or lies in it")
+
+
+def close_clone(path: str) -> None:
+    """Close SSE_REPO_PATH to everybody but root, who then alone can change what is graded; it need not be there."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StartError(f"SSE_REPO_PATH: {path} is not a directory: {error.strerror}") from error
+    try:
+        if os.geteuid() == 0:
+            os.fchown(fd, 0, 0)
+            os.fchmod(fd, 0o700)
+    finally:
+        os.close(fd)
 
 
 def archive_directory(path: str, agent: Account) -> None:

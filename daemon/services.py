@@ -11,7 +11,14 @@ from daemon.access import Access
 from daemon.actions import ActionQueue
 from daemon.answers import encode
 from daemon.budget import Budget
-from daemon.directories import archive_directory, check_ancestors, private_directory, results_directory
+from daemon.directories import (
+    archive_directory,
+    check_ancestors,
+    check_apart,
+    close_clone,
+    private_directory,
+    results_directory,
+)
 from daemon.errors import StartError
 from daemon.settings import Settings
 from daemon.tools import Tools
@@ -79,9 +86,22 @@ def check(settings: Settings) -> Checked:
     task = load_task(settings.bench_path)
     for path, variable in ((settings.bench_path, "SSE_BENCH_PATH"), (settings.repo_path, "SSE_REPO_PATH")):
         check_ancestors(path, variable)
+    _check_places(settings, task)
     if is_isolated():
         private_directory(settings.runner_dir, "SSE_RUNNER_DIR", mode=0o710)
     return Checked(agent, runner, task, results_directory(settings.results))
+
+
+def _check_places(settings: Settings, task: Task) -> None:
+    places = {
+        "SSE_REPO_PATH": settings.repo_path,
+        "SSE_BENCH_PATH": settings.bench_path,
+        "SSE_RESULTS": settings.results,
+        "SSE_RUNNER_DIR": settings.runner_dir,
+    }
+    check_apart({"the task's source": task.source, **places})
+    # The agent may keep its own notes in its own tree.
+    check_apart({"SSE_ARCHIVE": settings.archive, **places})
 
 
 def accounts_for(settings: Settings) -> tuple[Account, Account]:
@@ -95,6 +115,7 @@ def build_services(settings: Settings, checked: Checked, *, fresh: bool) -> Serv
     """Build and start everything; SSEBenchError says why that is impossible, and nothing is left running."""
     agent, runner, task = checked.agent, checked.runner, checked.task
     _check_source(settings, task, agent, fresh=fresh)
+    close_clone(settings.repo_path)
     archive_directory(settings.archive, agent)
     state = open_state(settings.state_path, task_id=task.id, source=task.source, fresh=fresh)
     phase = AgentPhase(state, agent, [task.source, agent.home, settings.archive])

@@ -87,7 +87,8 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
             values[setting.field] = _value(setting, environment.get(setting.variable))
         except ValueError as error:
             found = environment[setting.variable]
-            problems.append(f"{setting.variable}={found!r} is not valid: {error}; the default is {setting.default}")
+            default = "to leave it unset" if setting.default is None or setting.default is False else setting.default
+            problems.append(f"{setting.variable}={found!r} is not valid: {error}; the default is {default}")
     if not problems:
         problems = _contradictions(values)
     if problems:

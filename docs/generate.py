@@ -108,13 +108,20 @@ def difficulty(levels: list[dict[str, Any]]) -> str:
     return table(["Level", *(f"`{action}`" for action in actions)], rows)
 
 
+READERS = {
+    "evaluator": (
+        "A value that does not parse makes a result with `status: error`: whoever waits for a result gets one.\n",
+    ),
+}
+
+
 def settings_page(settings: list[dict[str, Any]]) -> str:
     """The settings, by who reads them."""
     parts = [
         NOTE.format(source="conf/daemon.yaml"),
         "# Settings\n",
-        "Everything is set through environment variables. A value that does not parse stops the start with one line\n"
-        "per problem; numbers are ASCII digits and nothing else.\n",
+        "Everything is set through environment variables. A value that does not parse stops the start of the\n"
+        "daemon with one line per problem; numbers are ASCII digits and nothing else.\n",
     ]
     for reader in ("daemon", "evaluator", "SDK"):
         rows = [
@@ -122,13 +129,17 @@ def settings_page(settings: list[dict[str, Any]]) -> str:
             for row in settings
             if row["reader"] == reader
         ]
-        parts += [f"## Read by the {reader}\n", table(["Variable", "Type", "Default", "Meaning"], rows)]
+        parts += [
+            f"## Read by the {reader}\n",
+            *READERS.get(reader, ()),
+            table(["Variable", "Type", "Default", "Meaning"], rows),
+        ]
     return "\n".join(parts)
 
 
 def default(row: dict[str, Any]) -> str:
     """A default as a reader types it."""
-    return "unset" if row["default"] in (None, False) else f"`{row['default']}`"
+    return "unset" if row["default"] is None or row["default"] is False else f"`{row['default']}`"
 
 
 def kind(schema: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -35,6 +35,7 @@ RESULT_FILE = "result.json"
 DEFAULT_RESULTS = "/var/lib/ssebench/results"
 DEFAULT_TIMEOUT_S = 1800
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_MAX_SECONDS = 1_000_000_000
 _MAX_RESULT_BYTES = 64 * 1024 * 1024
 
 # What ends the wait for a grade: the grade, why there is none, or a signal. A queue that a signal handler may fill.
@@ -78,7 +79,9 @@ def evaluate(environment: Mapping[str, str], outcomes: Outcomes | None = None) -
     limits = Limits(0, 0, "SSE_METRIC_AGENT_TIMEOUT" in environment)
     timed_out = False
     try:
-        limits = _limits(environment)
+        # The duration first: it is told also when the time limit is none.
+        limits = replace(limits, agent_duration_s=_seconds(environment, "AGENT_DURATION", 0))
+        limits = replace(limits, timeout_s=_seconds(environment, "TIMEOUT", DEFAULT_TIMEOUT_S))
         result, timed_out = grade_within(limits.timeout_s, outcomes or queue.SimpleQueue())
     except BaseException as error:
         result = _not_graded(f"Exception: {str(error) or type(error).__name__}")
@@ -144,20 +147,12 @@ def _foreign(path: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _limits(environment: Mapping[str, str]) -> Limits:
-    return Limits(
-        timeout_s=_seconds(environment, "TIMEOUT", DEFAULT_TIMEOUT_S),
-        agent_duration_s=_seconds(environment, "AGENT_DURATION", 0),
-        agent_timeout="SSE_METRIC_AGENT_TIMEOUT" in environment,
-    )
-
-
 def _seconds(environment: Mapping[str, str], name: str, default: int) -> int:
     value = environment.get(name)
     if value is None or value == "":
         return default
-    if re.fullmatch("[0-9]{1,9}", value) is None:
-        raise ValueError(f"{name}: expected a whole number of seconds, found {value!r}")
+    if re.fullmatch("[0-9]{1,10}", value) is None or int(value) > _MAX_SECONDS:
+        raise ValueError(f"{name}: expected a whole number of seconds up to {_MAX_SECONDS}, found {value!r}")
     return int(value)
 
 

@@ -214,7 +214,8 @@ class _Repository:
 
     def git(self, *arguments: str, limit_bytes: int = _LIST_BYTES) -> CommandResult:
         """Run git on the agent's objects, with his rights, within limits of time, output and memory."""
-        bounded = f'ulimit -v {_MEMORY_KIB} -c 0; exec "$@"'
+        # One option per call: dash takes no more, and then sets nothing. A limit that is lower already stays.
+        bounded = f'ulimit -v {_MEMORY_KIB} 2>/dev/null; ulimit -c 0; exec "$@"'
         return run_command(
             ["/bin/sh", "-c", bounded, "sh", git_path(), *arguments],
             account=reader_account(self._agent),

@@ -11,7 +11,7 @@ Distrusts: every name and every directory it meets.
 Promises: follows no link; every step is relative to a descriptor; two descriptors and no recursion, however deep a tree
   is; exit code 3 when something is left.
 Does not promise: anything while processes of the user still run.
-Checked by: tests/system/test_cleaner.py.
+Checked by: tests/system/test_cleaning.py.
 """
 
 from __future__ import annotations

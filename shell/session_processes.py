@@ -6,7 +6,7 @@ Promises: a signal reaches only processes of the shell's account that descend fr
   by a descriptor, so a number that was given to another process in between is never hit.
 Does not promise: to catch what forks faster than it is killed; the caller then ends the shell, and the end of the
   agent phase kills by user.
-Checked by: tests/system/test_bash_endings.py.
+Checked by: tests/conformance (endings, timeouts).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Distrusts: whoever writes: amount, speed and content are the agent's.
 Promises: the FIFOs lie in a directory that only root changes, so no link can be put in their place; reading never
   blocks the hub; what is kept is bounded while it is read.
 Does not promise: that what arrives was printed by the command; the agent may write to its own FIFO.
-Checked by: tests/system/test_bash_streams.py.
+Checked by: tests/conformance (output), tests/system/test_bash_session.py.
 """
 
 from __future__ import annotations

@@ -272,6 +272,59 @@ def test_a_killed_daemon_leaves_sockets_that_the_next_start_replaces(root: Path)
         assert daemon.agent.get("/version").status_code == 200
 
 
+def test_a_clone_that_others_could_change_is_closed_to_them(root: Path, task: ToyTask) -> None:
+    agent = find_account(agent_name())
+    subprocess.run(["chown", "-R", f"{agent.uid}:{agent.gid}", str(task.clone)], check=True)
+    task.clone.chmod(0o777)
+    with live_daemon(root, task=task) as daemon:
+        assert daemon.bash(f"echo evil >> {task.clone}/app.sh; chmod 777 {task.clone}")["code"] == 1
+        assert daemon.admin.post("/prepare_grading").status_code == 200
+    found = task.clone.stat()
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (0, 0o700)
+    assert "evil" not in (task.clone / "app.sh").read_text()
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link", "a dangling link"])
+def test_a_clone_that_is_no_directory_is_refused(root: Path, task: ToyTask, kind: str) -> None:
+    real = task.clone.rename(root / "elsewhere")
+    if kind == "a file":
+        task.clone.write_text("")
+    else:
+        task.clone.symlink_to(real if kind == "a link" else root / "nowhere")
+    (line,) = refusal(daemon_environment(root, task))
+    assert f"SSE_REPO_PATH: {task.clone} is not a directory" in line
+
+
+@pytest.mark.parametrize(
+    ("variable", "place"),
+    [
+        ("SSE_REPO_PATH", "{task.source}"),
+        ("SSE_REPO_PATH", "{task.source}/inner"),
+        ("SSE_REPO_PATH", "{task.source.parent}"),
+        ("SSE_REPO_PATH", "{task.bench}"),
+        ("SSE_RESULTS", "{task.bench}/results"),
+        ("SSE_RESULTS", "{task.clone}"),
+        ("SSE_RUNNER_DIR", "{task.source}"),
+        ("SSE_ARCHIVE", "{task.bench}"),
+    ],
+)
+def test_places_that_are_one_or_lie_in_each_other_are_refused(
+    root: Path, task: ToyTask, variable: str, place: str
+) -> None:
+    path = place.format(task=task)
+    # What is the agent's has to be refused before anything in it is made or closed.
+    env = daemon_environment(root, task) | {variable: path}
+    before = sorted(os.listdir(root))
+    (line,) = refusal(env)
+    assert variable in line
+    assert sorted(os.listdir(root)) == before
+
+
+def test_the_archive_may_lie_in_the_agents_tree(root: Path, task: ToyTask) -> None:
+    with live_daemon(root, task=task, SSE_ARCHIVE=str(task.source / ".notes")) as daemon:
+        assert daemon.agent.get("/version").status_code == 200
+
+
 def test_an_ordinary_user_gets_one_warning_and_everything_served_by_what_pip_installs(
     root: Path, tmp_path: Path
 ) -> None:

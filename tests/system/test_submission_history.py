@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grading.history import SourceHistoryError, check_single_commit, read_initial, read_log
+from grading.history import SourceHistoryError, _repository, check_single_commit, read_initial, read_log
 from tests.support.roundtrip import World, as_agent
 
 pytestmark = pytest.mark.users
@@ -72,6 +72,20 @@ def test_anything_more_is_refused(world: World, act: str) -> None:
 def test_the_initial_commit_names_what_it_tracks(world: World) -> None:
     initial = read_initial(str(world.source), world.agent)
     assert initial.names == world.tracked
+
+
+def test_git_works_on_the_agents_objects_within_its_limits(world: World) -> None:
+    with _repository(str(world.source), world.agent) as repository:
+        shown = repository.git("-c", "alias.limits=!ulimit -v; ulimit -c", "limits")
+    assert shown.stdout == b"4194304\n0\n"
+
+
+def test_what_git_could_not_read_is_said_in_its_words(world: World) -> None:
+    initial = read_initial(str(world.source), world.agent).commit
+    as_agent("for i in 1 2 3; do echo $i >> README; git commit -qam $i; done", world.source)
+    lost = as_agent("git rev-parse HEAD~", world.source).stdout.decode().strip()
+    (world.source / ".git" / "objects" / lost[:2] / lost[2:]).unlink()
+    assert lost.encode() in log(world, initial)
 
 
 def test_nothing_on_top_is_an_empty_log(world: World) -> None:

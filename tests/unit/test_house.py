@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,6 +42,9 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
+
+
+NAMED_TESTS = re.compile(r"tests/[\w/*.]*[\w*/]")
 
 
 def name(path: Path) -> str:
@@ -113,3 +117,9 @@ def test_without_its_extra_the_daemon_says_what_is_missing(capfd: pytest.Capture
     done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=False)
     assert done.returncode == 2
     assert capfd.readouterr().err.startswith("ssebench-daemon: gevent is missing: install")
+
+
+@pytest.mark.parametrize("path", ALL_MODULES, ids=name)
+def test_a_module_names_tests_that_exist(path: Path) -> None:
+    for named in NAMED_TESTS.findall(ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""):
+        assert list(REPOSITORY.glob(named.rstrip("/"))), f"{name(path)} names {named}"

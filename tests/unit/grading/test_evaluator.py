@@ -95,6 +95,13 @@ def test_a_number_that_is_none_is_a_result_that_says_so(
     assert patch["status"] == "error" and patch["error_msg"].startswith(f"Exception: {name}: expected a whole number")
 
 
+def test_the_duration_is_told_whatever_the_time_limit_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grade_as(monkeypatch, PatchResult(True))
+    content = run(tmp_path, TIMEOUT="x", AGENT_DURATION="77")
+    assert content["patch_result"]["status"] == "error"
+    assert content["runtime_result"]["agent_duration"] == 77
+
+
 def test_no_daemon_is_a_result(tmp_path: Path) -> None:
     content = run(tmp_path)
     assert content["patch_result"]["status"] == "error"
