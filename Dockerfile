@@ -8,9 +8,10 @@
 ARG CASE_IMAGE
 FROM ${CASE_IMAGE}
 USER root
-SHELL ["/bin/sh", "-euc"]
 
-RUN apt-get update; \
+# Each RUN ends at its first failure: SHELL would say so once, but not every builder heeds it.
+RUN set -eu; \
+    apt-get update; \
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
         bash ca-certificates git procps python3 python3-venv; \
     rm -rf /var/lib/apt/lists/*
@@ -23,16 +24,19 @@ COPY grading /opt/ssebench/build/grading
 COPY shell /opt/ssebench/build/shell
 COPY sse /opt/ssebench/build/sse
 COPY tasks /opt/ssebench/build/tasks
-RUN /usr/bin/python3 -m venv /opt/ssebench/venv; \
+RUN set -eu; \
+    /usr/bin/python3 -m venv /opt/ssebench/venv; \
     /opt/ssebench/venv/bin/pip install --no-cache-dir --disable-pip-version-check '/opt/ssebench/build[daemon]'; \
     rm -rf /opt/ssebench/build
 
-RUN for user in model runner; do \
+RUN set -eu; \
+    for user in model runner; do \
         id "$user" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash "$user"; \
     done
 
 # The clean clone is taken before the tree is given away; both hold the same bytes. The answer is for root alone.
-RUN source=$(/opt/ssebench/venv/bin/python -c 'from tasks.config import load_task; print(load_task("/ssebench").source)'); \
+RUN set -eu; \
+    source=$(/opt/ssebench/venv/bin/python -c 'from tasks.config import load_task; print(load_task("/ssebench").source)'); \
     cp -a "$source" /ssebench-repo; \
     chown -R root:root /ssebench-repo /ssebench; \
     chmod 0700 /ssebench-repo /ssebench; \
