@@ -11,15 +11,21 @@ Checked by: tests/conformance, tests/system/test_bash_*.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from shell.accounts import Account
 from shell.command import CommandResult, Ending
 from shell.environment import shell_environment
 from shell.errors import CommandError
 from shell.session_processes import descendants, end_all, in_sessions
-from shell.session_protocol import death_notices, failed_to_parse, fork_failed, last_words, without_reports
-from shell.session_run import LOST_CODE, Run
+from shell.session_protocol import (
+    death_notices,
+    failed_to_parse,
+    fork_failed,
+    last_words,
+    without_reports,
+)
+from shell.session_run import LOST_CODE, NOT_FOUND_CODE, Run
 from shell.session_shell import Shell
 from shell.session_streams import Exchange
 from shell.stop import StopSignal
@@ -29,6 +35,8 @@ __all__ = ["RESTARTED", "BashSession", "shell_environment"]
 _CLOSE_SECONDS = 2.0
 _PARSE_ERROR_CODE = 2
 _NO_PROCESS_CODE = 254
+_RC_OR_NOT = (True, False)
+_NO_RC = (False,)
 
 RESTARTED = b"ssebench: the shell has ended and was restarted; its directory, variables, functions and jobs are gone\n"
 
@@ -71,11 +79,18 @@ class BashSession:
         limit_s = min(filter(None, (timeout_s, self._timeout_s)), default=None)
         if self._exchange is None:
             self._exchange = Exchange(self._account, self._limit_bytes)
+        before = self._shell
         shell, lost = self._ready_shell(stop)
         run = self._run(shell, self._exchange, command.encode(), limit_s, stop)
-        if run.never_ran:
+        # A ~/.bashrc that keeps each text from running would do so each time: at last a shell without it.
+        for try_rc in (_RC_OR_NOT, _NO_RC):
+            if not run.never_ran:
+                break
+            lost = lost or shell is before
+            if run.code == NOT_FOUND_CODE:
+                self._exchange.stderr.take()  # bash's word on our own call
             self._end_shell()
-            shell, lost = self._ready_shell(stop)[0], True
+            shell = self._ready_shell(stop, try_rc)[0]
             run = self._run(shell, self._exchange, command.encode(), limit_s, stop)
         stdout, stderr = self._collect(run, shell, self._exchange)
         if run.code == 1 and failed_to_parse(command.encode(), stderr):
@@ -116,7 +131,7 @@ class BashSession:
             stderr.add(death_notices(shell.messages))
         return stdout.data(), stderr.data()
 
-    def _ready_shell(self, stop: StopSignal) -> tuple[Shell, bool]:
+    def _ready_shell(self, stop: StopSignal, try_rc: Sequence[bool] = _RC_OR_NOT) -> tuple[Shell, bool]:
         """A shell at its prompt, and whether it takes the place of one that was lost since the last command."""
         lost = self._shell is not None
         if self._shell is not None and self._shell.at_prompt():
@@ -125,7 +140,7 @@ class BashSession:
         with open(self._rc_path, "rb") as file:
             setup = file.read()
         # A ~/.bashrc that ends or hangs the shell would do so each time: then one without it.
-        for read_rc in (True, False):
+        for read_rc in try_rc:
             # Whoever ends the agent phase sets it, then kills: nothing of the agent's may be started after that.
             if stop.is_set():
                 raise CommandError(f"no shell was started, because {stop.reason}")

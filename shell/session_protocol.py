@@ -20,6 +20,11 @@ The price of the silence: what ran in the foreground stays in bash's job table u
 ``%1`` would meet it. Text that speaks of jobs is therefore sourced from a file, where bash clears them away at once
 (and says when one is done). So is text that is large, or has so many quotes that quoting them again would be slow.
 
+Whether bash has begun with the text is known from its streams, which it opens last (see shell.opens). When it says
+that it is ready and has not begun, something kept PROMPT_COMMAND from being run: line editing switched on, a variable
+that is read-only or has attributes. Then the text is given to it once more, at the prompt itself; if that does not help
+either, to a new shell.
+
 A substitution that is never closed, ``$(`` without its bracket, makes bash overwrite its own memory afterwards, in
 PROMPT_COMMAND and in sourced files, and perhaps die. So text that looks like it is evaluated at the prompt itself.
 
@@ -32,6 +37,7 @@ from __future__ import annotations
 import enum
 import re
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 # Control characters would be safe raw, but 0x01 and 0x7f have a meaning inside bash. "!" may be history expansion.
@@ -45,7 +51,9 @@ _ESCAPES[b"'"] = b"\\'"
 # a function of the agent's has that name.
 _NAMES = (b"eval", b"source", b"builtin", b"command")
 _ANY_NAME = re.compile(rb"eval|source|builtin|command|\.\s")
-_JOB_WORDS = re.compile(rb"(?:^|[\s\"'])%[\d%+?-]|\b(?:jobs|fg|bg|disown)\b|\bwait\s+-")
+_JOB_WORDS = re.compile(
+    rb"(?:^|[\s\"'=])%[\d%+?-]|\b(?:kill|wait)\b[^;&|\n]*\s%\w|\b(?:jobs|fg|bg|disown)\b|\bwait\s+-"
+)
 _QUOTED = re.compile(rb"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.", re.DOTALL)
 _LARGE_BYTES = 1 << 16
 # Bash measures the rest of the text at each quote.
@@ -58,6 +66,11 @@ _WORD = rb"((?:'[^'\n]*'|\\'|\$'(?:[^'\\\n]|\\.)*')*)"
 # Around each of our lines: a DEBUG trap that reads its standard input finds its end there, not our next line. Commands
 # in a group run with the group's streams, and the group itself is none that a DEBUG trap is run for.
 _APART = b"{ %s; } </dev/null"
+
+# What we call stays a builtin, whatever ``enable -n`` said: nothing else could call the next text.
+_ENABLE = b"; \\builtin enable eval source builtin command exit export 2>/dev/null || _="
+# With `set -o vi` bash leaves PROMPT_COMMAND alone while its input is no terminal, and may crash.
+_NO_EDITING = b"\\builtin set +o vi +o emacs || _="
 
 _LEAVE_POSIX = b"\\unset POSIXLY_CORRECT\n"
 
@@ -75,6 +88,14 @@ _DEATHS = frozenset(
     for number in signal.valid_signals()
     if number not in (signal.SIGINT, signal.SIGPIPE)
 )
+
+
+class Way(enum.Enum):
+    """How bash is brought to run a text. At the bare prompt the prompt variables are left alone: one is read-only."""
+
+    PROMPT_COMMAND = enum.auto()
+    PROMPT = enum.auto()
+    BARE_PROMPT = enum.auto()
 
 
 class Said(enum.Enum):
@@ -164,6 +185,12 @@ def failed_to_parse(text: bytes, stderr: bytes) -> bool:
     return leaves_open(text) and last.startswith((b"bash: syntax error", b"bash: unexpected EOF"))
 
 
+def was_not_called(command: Command, ended: Report, stderr: bytes) -> bool:
+    """Whether bash did not find what calls the text: a function before it said ``enable -n eval``."""
+    name = b"source" if command.text_in_file else b"eval"
+    return ended.number == 127 and stderr == b"bash: %s: command not found\n" % name and name not in command.text
+
+
 def may_shadow(text: bytes) -> bool:
     """Whether ``text`` could define functions named like what we call; bash then reports which there are."""
     return _ANY_NAME.search(text) is not None
@@ -177,27 +204,38 @@ def file_text(text: bytes, shadowed: frozenset[int]) -> bytes:
 def command_lines(command: Command) -> bytes:
     """The lines that make bash run the command and report under its nonce."""
     nonce = command.nonce
-    prompts = b" ".join(b"%s=%s" % pair for pair in zip(_PROMPTS, command.prompts, strict=True))
-    body = _APART % b"; ".join((prompts, _run(command), _say_and_hide(nonce, Said.ENDED)))
+    body = _APART % b"; ".join((_give_back(command.prompts), _run(command), _say_and_hide(nonce, Said.ENDED)))
     check = _shadow_check(nonce) if may_shadow(command.text) else b""
-    return b" %s\n%s" % (_APART % (b"PROMPT_COMMAND=" + quoted(body + check)), _second_line(nonce))
+    if b"enable" in command.text:
+        check += _ENABLE
+    return b" %s\n%s" % (_APART % (b"PROMPT_COMMAND=" + quoted(body + check)), ready_line(nonce, Way.PROMPT_COMMAND))
 
 
-def direct_lines(command: Command) -> bytes:
+def direct_lines(command: Command, way: Way) -> bytes:
     """The same at the prompt itself, where bash announces its jobs: when PROMPT_COMMAND cannot be used."""
     nonce = command.nonce
-    first = _APART % (_run(command) + b"; " + _say(nonce, Said.ENDED))
+    parts = [_NO_EDITING, _run(command), _say(nonce, Said.ENDED)]
+    if way is not Way.BARE_PROMPT:
+        parts = [_NO_EDITING, _give_back(command.prompts), _run(command), _say_and_hide(nonce, Said.ENDED)]
+    first = _APART % b"; ".join(parts)
     # The empty line has the parser forget what an open "((" left in it: it would not know our bracket as one.
-    return b" %s\n\n %s\n" % (first, _APART % _say(nonce, Said.READY))
+    return b" %s\n\n%s" % (first, ready_line(nonce, way))
 
 
 def startup_lines(nonce: bytes, setup: bytes) -> bytes:
     """The first lines of a fresh shell: ``setup`` (conf/shell.rc), then a report that it is ready."""
-    return b" \\builtin eval %s%s\n%s" % (quoted(setup), _shadow_check(nonce), _second_line(nonce))
+    first = b" \\builtin eval %s%s%s\n" % (quoted(setup), _shadow_check(nonce), _ENABLE)
+    return first + ready_line(nonce, Way.PROMPT_COMMAND)
 
 
-def _second_line(nonce: bytes) -> bytes:
-    return b" %s\n" % (_APART % _say_and_hide(nonce, Said.READY))
+def ready_line(nonce: bytes, way: Way) -> bytes:
+    """The line that is run at the prompt, once the text is over."""
+    say = _say if way is Way.BARE_PROMPT else _say_and_hide
+    return b" %s\n" % (_APART % say(nonce, Said.READY))
+
+
+def _give_back(prompts: Iterable[bytes]) -> bytes:
+    return b" ".join(b"%s=%s" % pair for pair in zip(_PROMPTS, prompts, strict=True))
 
 
 def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:

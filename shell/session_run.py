@@ -17,7 +17,7 @@ import gevent
 
 from shell.command import Ending
 from shell.session_processes import Process, boot_ticks, foreground, process, send_signal
-from shell.session_protocol import Said, leaves_open, streams_failed
+from shell.session_protocol import Said, Way, leaves_open, streams_failed
 from shell.session_shell import Shell
 from shell.session_streams import Exchange
 from shell.stop import StopSignal
@@ -25,6 +25,7 @@ from shell.stop import StopSignal
 TIMED_OUT_CODE = 124
 # What $? is instead of a code that takes a process to set, when bash can start none: still a failure.
 LOST_CODE = 1
+NOT_FOUND_CODE = 127
 _LOOK_SECONDS = (0.05, 0.25, 0.5)
 _INTERRUPT_SECONDS = 0.5
 _KILL_SECONDS = 2.0
@@ -49,7 +50,9 @@ class Run:
         self._stop = stop
         self._since_ticks = boot_ticks()
         self._started = time.monotonic()
-        self._direct = False
+        self._way = Way.PROMPT_COMMAND
+        self._began: bool | None = None
+        self._asked_again = False
         self.is_deaf = False
         self._ended_at: float | None = None
         self.code = 0
@@ -61,7 +64,7 @@ class Run:
         """Run it to its end, which then is in ``code``, ``ending`` and ``died``; ``note`` is our line for stderr."""
         self._stop.event.rawlink(self._shell.wake)
         try:
-            self._send(direct=leaves_open(self._text))
+            self._send(Way.PROMPT if leaves_open(self._text) else Way.PROMPT_COMMAND)
             self.ending = self._wait()
             if self.ending is not Ending.EXITED:
                 self.note = _ending_note(self.ending, self._limit_s, self._stop)
@@ -72,9 +75,11 @@ class Run:
         if self.ending is Ending.TIMED_OUT:
             self.code = TIMED_OUT_CODE
 
-    def _send(self, *, direct: bool) -> None:
-        self._direct = direct
-        self._shell.send(self._text, self._exchange, direct=direct)
+    def _send(self, way: Way) -> None:
+        self._way = way
+        self._began = None
+        self._exchange.prepare()
+        self._shell.send(self._text, self._exchange, way)
 
     def _is_over(self) -> bool:
         """Whether bash is back at its prompt: only then has it said all that belongs to this command."""
@@ -92,9 +97,9 @@ class Run:
             if self._is_over():
                 if self._shell.could_not_fork():
                     self._shell.code = LOST_CODE
-                    self._send(direct=self._direct)
-                elif self._shell.refused() and not self._direct:
-                    self._send(direct=True)
+                    self._send(self._way)
+                elif self._way is not Way.BARE_PROMPT and (self._shell.refused() or self._did_not_begin()):
+                    self._send(Way.BARE_PROMPT)
                 else:
                     return Ending.EXITED
             if not self._bash.is_alive:
@@ -121,10 +126,16 @@ class Run:
             self._bash.signal(signal.SIGCONT)
 
     def _check_hearing(self) -> None:
-        """End a bash that reads on without a word: it skips all commands (extdebug), or an EXIT trap reads input."""
+        """Ask a bash that reads on without a word once more, then end it: it skips all commands (extdebug), or an EXIT
+        trap reads input."""
         if self._bash.waits_for_input():
             self._bash.read_messages()
-            if not self._shell.heard(Said.READY):
+            if self._shell.heard(Said.READY):
+                return
+            if not self._asked_again:
+                self._asked_again = True
+                self._shell.ask_again(self._way)
+            else:
                 self.is_deaf = self._bash.foreground_group() == self._bash.pid
                 self._bash.end_input()
 
@@ -134,7 +145,21 @@ class Run:
         if self.died:
             could_not = self.is_deaf and not self._shell.heard(Said.ENDED) and streams_failed(self._shell.messages)
             return could_not or self._shell.was_too_late()
-        return self.code == 1 and streams_failed(self._shell.messages)
+        if self._did_not_begin() or (self.code == 1 and streams_failed(self._shell.messages)):
+            return True
+        # What others still print is no part of the message, and more than it: then the text counts as run.
+        return self.code == NOT_FOUND_CODE and self._shell.was_not_called(self._exchange.stderr.peek())
+
+    def _did_not_begin(self) -> bool:
+        """Whether bash is back at its prompt without having begun with the text, whatever kept it from that.
+
+        Asked while nothing has ended the command from outside. To be sure matters: a text must not run twice.
+        """
+        if self._began is None:
+            is_back = self._shell.heard(Said.READY) is not None and self._shell.heard(Said.ENDED) is None
+            if is_back and self.ending is Ending.EXITED:
+                self._began = self._exchange.was_opened()
+        return self._began is False
 
     def _code(self) -> int:
         """The command's exit code; the shell's own when that has ended instead of reporting one."""
@@ -162,7 +187,10 @@ class Run:
                 return
             self._wait_over(_PAUSE_SECONDS)
             if not self._gone():
-                self._interrupt_shell()
+                if self._bash.waits_for_input():
+                    self._shell.ask_again(self._way)
+                else:
+                    self._interrupt_shell()
                 self._wait_over(_PAUSE_SECONDS)
 
     def _interrupt(self) -> None:

@@ -21,14 +21,17 @@ from shell.session_protocol import (
     Command,
     Report,
     Said,
+    Way,
     belongs_in_file,
     command_lines,
     direct_lines,
     file_text,
     fork_failed,
     may_shadow,
+    ready_line,
     reports,
     startup_lines,
+    was_not_called,
     was_refused,
 )
 from shell.session_streams import Exchange
@@ -53,6 +56,7 @@ class Shell:
         self._shadowed: frozenset[int] = frozenset()
         self._checks_names = False
         self._sent_bytes = 0
+        self._command: Command | None = None
         self._prompts: tuple[bytes, ...] = (b"", b"", b"")
         self.process = BashProcess(
             account,
@@ -90,15 +94,21 @@ class Shell:
         self._remember()
         return self.process.is_alive
 
-    def send(self, text: bytes, exchange: Exchange, *, direct: bool) -> None:
+    def send(self, text: bytes, exchange: Exchange, way: Way) -> None:
         """Have bash run ``text``; from now on only what it reports about this command counts."""
         code, shadowed, prompts = self.code, self._shadowed, self._prompts
-        self._begin(checks_names=may_shadow(text) and not direct)
-        in_file = not direct and belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
+        usual = way is Way.PROMPT_COMMAND
+        self._begin(checks_names=may_shadow(text) and usual)
+        in_file = usual and belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
         command = Command(self.nonce, text, code, exchange.paths, shadowed, prompts, in_file)
-        lines = direct_lines(command) if direct else command_lines(command)
+        lines = command_lines(command) if usual else direct_lines(command, way)
         self._sent_bytes = len(lines)
+        self._command = command
         self.process.send(lines)
+
+    def ask_again(self, way: Way) -> None:
+        """Ask once more whether bash is at its prompt: an interrupt while it read the question made it forget that."""
+        self.process.send(ready_line(self.nonce, way))
 
     def was_too_late(self) -> bool:
         """Whether bash ended without having read anything of the command."""
@@ -115,6 +125,11 @@ class Shell:
     def could_not_fork(self) -> bool:
         """Whether the text did not run, because bash could not start the process that sets ``$?`` before it."""
         return self.heard(Said.ENDED) is None and self.code > 1 and fork_failed(self.messages)
+
+    def was_not_called(self, stderr: bytes) -> bool:
+        """Whether the text did not run, because what calls it is switched off, as ``stderr`` then says."""
+        report = self.heard(Said.ENDED)
+        return report is not None and self._command is not None and was_not_called(self._command, report, stderr)
 
     def wait(self, seconds: float | None) -> bool:
         """Until bash reports or dies or somebody calls ``wake``; False when ``seconds`` went by instead."""

@@ -20,6 +20,7 @@ from collections.abc import Callable
 import gevent
 
 from shell.accounts import Account, is_isolated
+from shell.opens import OpenWatch
 from shell.output import BoundedOutput
 from shell.session_directory import SessionDirectory
 from shell.session_protocol import Paths
@@ -91,13 +92,23 @@ class OutputFifo:
         fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._fd = fd
         self._reader = Reader(fd, self._add)
+
+    def open_up(self) -> None:
+        """Let the agent write to it again: ``cp -p`` of a read-only file to /dev/stdout gives it that file's mode."""
+        os.fchmod(self._fd, 0o600)
 
     def take(self) -> BoundedOutput:
         """Everything that has been written and not been taken before."""
         self._reader.read_what_is_there()
         kept, self._kept = self._kept, BoundedOutput(self._limit_bytes)
         return kept
+
+    def peek(self) -> bytes:
+        """What has been written and not been taken."""
+        self._reader.read_what_is_there()
+        return self._kept.data()
 
     def close(self) -> None:
         """Stop reading; writers get SIGPIPE."""
@@ -116,6 +127,17 @@ class Exchange:
         self.paths = Paths(*(os.path.join(self._directory.path, name) for name in ("out", "err", "command")))
         self.stdout = OutputFifo(self.paths.stdout, account, limit_bytes)
         self.stderr = OutputFifo(self.paths.stderr, account, limit_bytes)
+        self._opens = OpenWatch(self.paths.stderr)
+
+    def prepare(self) -> None:
+        """Make the streams ready for the next text."""
+        self.stdout.open_up()
+        self.stderr.open_up()
+        self._opens.forget()
+
+    def was_opened(self) -> bool:
+        """Whether the streams were opened since ``prepare``: bash does that last before it begins with the text."""
+        return self._opens.was_opened()
 
     def write_text(self, text: bytes) -> bool:
         """Put a command's text into the file, for the agent's eyes only; False when the disk has no room for it."""
@@ -130,6 +152,7 @@ class Exchange:
 
     def close(self) -> None:
         """Stop reading and remove the directory."""
+        self._opens.close()
         self.stdout.close()
         self.stderr.close()
         self._directory.remove()

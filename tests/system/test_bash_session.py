@@ -10,6 +10,7 @@ from pathlib import Path
 import gevent
 import pytest
 
+import shell.session_shell
 from shell.command import Ending, run_command
 from shell.errors import CommandError
 from shell.processes import end_processes, processes_of
@@ -151,6 +152,11 @@ def test_the_sessions_own_limit_caps_the_requests(test_users: TestUsers) -> None
         "shopt -u expand_aliases; set +m; set -o history; set -H",
         "echo )",
         "trap 'echo bye' EXIT; trap 'true' DEBUG",
+        "set -o vi",
+        "readonly LINENO",
+        "enable -n eval source",
+        "exec bash --norc",
+        "declare -u PROMPT_COMMAND",
     ],
 )
 def test_no_startup_file_keeps_the_shell_from_answering(test_users: TestUsers, text: str) -> None:
@@ -159,6 +165,25 @@ def test_no_startup_file_keeps_the_shell_from_answering(test_users: TestUsers, t
         assert (result.code, result.stdout) == (4, b"out\n")
         assert RESTARTED not in result.stderr
         assert run(session, "/bin/echo $?").stdout == b"4\n"
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["prompt command", "prompt"])
+def test_a_question_that_bash_lost_is_asked_again(
+    test_users: TestUsers, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    # An interrupt while bash reads the line makes it forget it.
+    name = "direct_lines" if direct else "command_lines"
+    lines = getattr(shell.session_shell, name)
+    with bash_session(test_users.agent) as session:
+        run(session, "x=1")
+        monkeypatch.setattr(shell.session_shell, name, lambda *what: lines(*what).partition(b"\n")[0] + b"\n")
+        text = "echo $x; (exit 3) # (" if direct else "echo $x; (exit 3)"
+        ended = run(session, text)
+        stopped = run(session, text.replace("echo", "sleep 60; echo"), timeout_s=0.3)
+        monkeypatch.undo()
+        assert (ended.code, ended.stdout, ended.stderr) == (3, b"1\n", b"")
+        assert stopped.code == 124 and RESTARTED not in stopped.stderr
+        assert run(session, "echo $x").stdout == b"1\n"
 
 
 def test_a_startup_file_is_read_once_and_in_full(test_users: TestUsers) -> None:

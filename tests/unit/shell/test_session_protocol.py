@@ -13,6 +13,7 @@ from shell.session_protocol import (
     Paths,
     Report,
     Said,
+    Way,
     belongs_in_file,
     command_lines,
     death_notices,
@@ -49,7 +50,8 @@ def test_bash_reads_a_text_quoted_twice_back() -> None:
 
 @given(st.binary(max_size=200).map(lambda data: data.replace(b"\0", b"")))
 def test_a_command_is_two_lines_whatever_its_text(text: bytes) -> None:
-    for lines in (command_lines(_command(text)), direct_lines(_command(text)).replace(b"\n\n", b"\n")):
+    directly = [direct_lines(_command(text), way).replace(b"\n\n", b"\n") for way in (Way.PROMPT, Way.BARE_PROMPT)]
+    for lines in (command_lines(_command(text)), *directly):
         assert lines.count(b"\n") == 2
         assert lines.endswith(b"\n")
         assert b"!" not in lines  # history expansion
