@@ -189,7 +189,9 @@ class _Pipeline:
             if not ended.ready():
                 raise CopyError(f"copying the source tree took longer than {timeout_s:.0f} s")
         gevent.joinall(self._readers, timeout=1)
-        for helper in reversed(self._helpers):
+        # The end of a pipeline fails first for a reason of its own (a full disk), or because what feeds it was killed.
+        killed = [h for h in self._helpers if h.process.returncode < 0 and h.process.returncode != -signal.SIGPIPE]
+        for helper in (*killed, *reversed(self._helpers)):
             self._check(helper)
 
     def _check(self, helper: _Helper) -> None:

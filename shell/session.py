@@ -25,7 +25,7 @@ from shell.session_protocol import (
     last_words,
     without_reports,
 )
-from shell.session_run import LOST_CODE, NOT_FOUND_CODE, Run
+from shell.session_run import LOST_CODE, Run
 from shell.session_shell import Shell
 from shell.session_streams import Exchange
 from shell.stop import StopSignal
@@ -87,18 +87,20 @@ class BashSession:
             if not run.never_ran:
                 break
             lost = lost or shell is before
-            if run.code == NOT_FOUND_CODE:
-                self._exchange.stderr.take()  # bash's word on our own call
             self._end_shell()
             shell = self._ready_shell(stop, try_rc)[0]
             run = self._run(shell, self._exchange, command.encode(), limit_s, stop)
+        if run.never_ran:
+            raise CommandError("bash does not run the command, not even in a new shell")
         stdout, stderr = self._collect(run, shell, self._exchange)
+        # Nobody can tell whether the text itself said so: it is not run again, but the shell is of no more use.
+        useless = shell.was_not_called(stderr)
         if run.code == 1 and failed_to_parse(command.encode(), stderr):
             run.code = shell.code = _PARSE_ERROR_CODE
         if run.code == _NO_PROCESS_CODE and fork_failed(stderr):
             shell.code = LOST_CODE
-        notes = run.note + (RESTARTED if lost or run.died else b"")
-        if run.died:
+        notes = run.note + (RESTARTED if lost or run.died or useless else b"")
+        if run.died or useless:
             self._end_shell()
         return CommandResult(run.code, stdout, _with_notes(stderr, notes), time.monotonic() - started, run.ending)
 

@@ -68,18 +68,14 @@ _WORD = rb"((?:'[^'\n]*'|\\'|\$'(?:[^'\\\n]|\\.)*')*)"
 _APART = b"{ %s; } </dev/null"
 
 # What we call stays a builtin, whatever ``enable -n`` said: nothing else could call the next text.
-_ENABLE = b"; \\builtin enable eval source builtin command exit export 2>/dev/null || _="
+_ENABLE = b"; { \\enable %s || \\builtin enable %s; } 2>/dev/null || _=" % (
+    2 * (b"eval source builtin command exit export",)
+)
 # With `set -o vi` bash leaves PROMPT_COMMAND alone while its input is no terminal, and may crash.
 _NO_EDITING = b"\\builtin set +o vi +o emacs || _="
 
 _LEAVE_POSIX = b"\\unset POSIXLY_CORRECT\n"
 
-# Not at the beginning of a line: a prompt that is read-only stands before it.
-_REFUSED = re.compile(rb"bash: (?:%s): " % b"|".join(_PROMPTS))
-_NO_STREAMS = re.compile(
-    rb"^bash: (?:/dev/null|[^:\n]*/(?:out|err|command)|redirection error|start_pipeline|pipe error): [^\n]+$",
-    re.MULTILINE,
-)
 _NO_PROCESS = re.compile(rb"^bash: fork: (?!retry: )", re.MULTILINE)
 
 # SIGINT and SIGPIPE pass without a word, as everywhere in bash.
@@ -253,11 +249,6 @@ def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:
     return found, b"".join(others)
 
 
-def was_refused(messages: bytes) -> bool:
-    """Whether bash did not run the text because a prompt variable is read-only. To ask when ENDED was not said."""
-    return _REFUSED.search(messages) is not None
-
-
 def last_words(messages: bytes) -> bytes:
     """What bash wrote to its standard error, its reports aside, when it ended: an EXIT trap's output."""
     # With `set -x` there is our own line too, and nothing tells where it ends.
@@ -269,11 +260,6 @@ def without_reports(nonce: bytes, stderr: bytes) -> bytes:
     if nonce not in stderr:
         return stderr
     return b"".join(line for line in stderr.splitlines(keepends=True) if nonce not in line)
-
-
-def streams_failed(messages: bytes) -> bool:
-    """Whether what bash wrote means that it could not open the streams, and so did not run the text."""
-    return _NO_STREAMS.search(messages) is not None
 
 
 def fork_failed(words: bytes) -> bool:

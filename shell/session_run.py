@@ -17,7 +17,7 @@ import gevent
 
 from shell.command import Ending
 from shell.session_processes import Process, boot_ticks, foreground, process, send_signal
-from shell.session_protocol import Said, Way, leaves_open, streams_failed
+from shell.session_protocol import Said, Way, leaves_open
 from shell.session_shell import Shell
 from shell.session_streams import Exchange
 from shell.stop import StopSignal
@@ -25,7 +25,6 @@ from shell.stop import StopSignal
 TIMED_OUT_CODE = 124
 # What $? is instead of a code that takes a process to set, when bash can start none: still a failure.
 LOST_CODE = 1
-NOT_FOUND_CODE = 127
 _LOOK_SECONDS = (0.05, 0.25, 0.5)
 _INTERRUPT_SECONDS = 0.5
 _KILL_SECONDS = 2.0
@@ -51,7 +50,7 @@ class Run:
         self._since_ticks = boot_ticks()
         self._started = time.monotonic()
         self._way = Way.PROMPT_COMMAND
-        self._began: bool | None = None
+        self._began = False
         self._asked_again = False
         self.is_deaf = False
         self._ended_at: float | None = None
@@ -77,7 +76,7 @@ class Run:
 
     def _send(self, way: Way) -> None:
         self._way = way
-        self._began = None
+        self._began = False
         self._exchange.prepare()
         self._shell.send(self._text, self._exchange, way)
 
@@ -95,13 +94,13 @@ class Run:
         looks = 0
         while True:
             if self._is_over():
+                if not self._may_try_again():
+                    return Ending.EXITED
                 if self._shell.could_not_fork():
                     self._shell.code = LOST_CODE
                     self._send(self._way)
-                elif self._way is not Way.BARE_PROMPT and (self._shell.refused() or self._did_not_begin()):
-                    self._send(Way.BARE_PROMPT)
                 else:
-                    return Ending.EXITED
+                    self._send(Way.BARE_PROMPT)
             if not self._bash.is_alive:
                 return Ending.EXITED
             if self._stop.is_set():
@@ -141,25 +140,21 @@ class Run:
 
     @property
     def never_ran(self) -> bool:
-        """Whether the text was not run: the shell was about to end, or could not open its streams (``ulimit -n 3``)."""
-        if self.died:
-            could_not = self.is_deaf and not self._shell.heard(Said.ENDED) and streams_failed(self._shell.messages)
-            return could_not or self._shell.was_too_late()
-        if self._did_not_begin() or (self.code == 1 and streams_failed(self._shell.messages)):
-            return True
-        # What others still print is no part of the message, and more than it: then the text counts as run.
-        return self.code == NOT_FOUND_CODE and self._shell.was_not_called(self._exchange.stderr.peek())
-
-    def _did_not_begin(self) -> bool:
-        """Whether bash is back at its prompt without having begun with the text, whatever kept it from that.
-
-        Asked while nothing has ended the command from outside. To be sure matters: a text must not run twice.
+        """Whether it is over without bash having begun with the text, whatever bash says: the shell was about to end,
+        could not open the text's streams (``ulimit -n 3``), or a trap had the call skipped.
         """
-        if self._began is None:
-            is_back = self._shell.heard(Said.READY) is not None and self._shell.heard(Said.ENDED) is None
-            if is_back and self.ending is Ending.EXITED:
-                self._began = self._exchange.was_opened()
-        return self._began is False
+        return self.ending is Ending.EXITED and not self._has_begun()
+
+    def _has_begun(self) -> bool:
+        """Whether bash may have begun with the text: only when it surely has not, the text may be sent once more."""
+        self._began = self._began or self._exchange.was_opened()
+        return self._began
+
+    def _may_try_again(self) -> bool:
+        """Whether bash is at its prompt without having begun, and there is another way to have it begin."""
+        if self._has_begun() or not self._shell.heard(Said.READY):
+            return False
+        return self._way is not Way.BARE_PROMPT or self._shell.could_not_fork()
 
     def _code(self) -> int:
         """The command's exit code; the shell's own when that has ended instead of reporting one."""

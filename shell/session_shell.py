@@ -32,7 +32,6 @@ from shell.session_protocol import (
     reports,
     startup_lines,
     was_not_called,
-    was_refused,
 )
 from shell.session_streams import Exchange
 from shell.session_terminal import BashProcess
@@ -55,7 +54,6 @@ class Shell:
         self._heard: list[Report] = []
         self._shadowed: frozenset[int] = frozenset()
         self._checks_names = False
-        self._sent_bytes = 0
         self._command: Command | None = None
         self._prompts: tuple[bytes, ...] = (b"", b"", b"")
         self.process = BashProcess(
@@ -102,7 +100,6 @@ class Shell:
         in_file = usual and belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
         command = Command(self.nonce, text, code, exchange.paths, shadowed, prompts, in_file)
         lines = command_lines(command) if usual else direct_lines(command, way)
-        self._sent_bytes = len(lines)
         self._command = command
         self.process.send(lines)
 
@@ -110,24 +107,16 @@ class Shell:
         """Ask once more whether bash is at its prompt: an interrupt while it read the question made it forget that."""
         self.process.send(ready_line(self.nonce, way))
 
-    def was_too_late(self) -> bool:
-        """Whether bash ended without having read anything of the command."""
-        return not self.process.is_alive and 0 < self.process.unread_bytes() == self._sent_bytes
-
     def heard(self, *kinds: Said) -> Report | None:
         """The first report of one of these kinds on the current command."""
         return next((report for report in self._heard if report.said in kinds), None)
-
-    def refused(self) -> bool:
-        """Whether the prompt came without the text having run."""
-        return self.heard(Said.ENDED) is None and was_refused(self.messages)
 
     def could_not_fork(self) -> bool:
         """Whether the text did not run, because bash could not start the process that sets ``$?`` before it."""
         return self.heard(Said.ENDED) is None and self.code > 1 and fork_failed(self.messages)
 
     def was_not_called(self, stderr: bytes) -> bool:
-        """Whether the text did not run, because what calls it is switched off, as ``stderr`` then says."""
+        """Whether the text probably did not run, because what calls it is switched off, as ``stderr`` then says."""
         report = self.heard(Said.ENDED)
         return report is not None and self._command is not None and was_not_called(self._command, report, stderr)
 

@@ -105,11 +105,6 @@ class OutputFifo:
         kept, self._kept = self._kept, BoundedOutput(self._limit_bytes)
         return kept
 
-    def peek(self) -> bytes:
-        """What has been written and not been taken."""
-        self._reader.read_what_is_there()
-        return self._kept.data()
-
     def close(self) -> None:
         """Stop reading; writers get SIGPIPE."""
         self._reader.close()

@@ -98,7 +98,7 @@ def test_a_tree_that_is_written_to_meanwhile_is_never_an_error(world: World) -> 
             capture.diff()
             capture.files()
             count += 1
-        assert count > 3
+        assert count
         writer.get()
         as_agent("chmod -R u+rwx .", world.source)
         before = fingerprint(world.source)

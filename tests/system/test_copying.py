@@ -185,7 +185,8 @@ def test_a_helper_that_the_agent_stops_runs_into_the_time_limit(place: Path, tes
     stopper = gevent.spawn(stop_helpers)
     started = time.monotonic()
     try:
-        with pytest.raises(CopyError, match="longer than 1 s"):
+        # Stopped before it is a helper at all, it meets the limit of its start, which is a signal.
+        with pytest.raises(CopyError, match=r"longer than 1 s|ended by signal 9"):
             copy(place, test_users, timeout_s=1.0)
     finally:
         stopper.kill()

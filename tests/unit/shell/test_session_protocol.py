@@ -23,8 +23,6 @@ from shell.session_protocol import (
     may_shadow,
     quoted,
     reports,
-    streams_failed,
-    was_refused,
     without_reports,
 )
 
@@ -131,14 +129,6 @@ def test_names_are_only_checked_after_text_that_could_change_them() -> None:
 def test_only_lines_that_tell_of_a_death_are_passed_on() -> None:
     messages = b"[1]+  Done   sleep 1\nSegmentation fault\nAborted (core dumped)\nKilled by me\nInterrupt\n"
     assert death_notices(messages) == b"Segmentation fault\nAborted (core dumped)\n"
-
-
-def test_failed_streams_and_read_only_prompts_are_told_apart() -> None:
-    assert streams_failed(b"bash: /run/x/out: Too many open files\n")
-    assert streams_failed(b"bash: redirection error: cannot duplicate fd: Invalid argument\n")
-    assert not streams_failed(b"bash: PS1: readonly variable\n")
-    assert was_refused(b"bash: PS1: readonly variable\n")
-    assert not was_refused(b"bash: x: readonly variable\n")
 
 
 def test_a_fork_that_was_given_up_is_told_from_one_that_is_tried_again() -> None:
