@@ -73,7 +73,7 @@ class BashSession:
         """Run ``command`` in the shell and wait for its end, ``stop`` or the time limit in seconds.
 
         Never called while another call runs. A command that fails is a result; CommandError only when no shell can
-        be started, or none may be any more because ``stop`` is set.
+        be started, none may be any more because ``stop`` is set, or none begins with the command.
         """
         started = time.monotonic()
         limit_s = min(filter(None, (timeout_s, self._timeout_s)), default=None)
