@@ -194,8 +194,16 @@ def test_time_runs_out_with_a_line_that_names_the_limit(test_users: TestUsers) -
 def test_a_stopped_script_keeps_its_output_and_leaves_nothing(checks: Checks) -> None:
     script(checks, "echo early; setsid sleep 60 & sleep 60")
     stop = StopSignal()
-    gevent.spawn_later(0.5, stop.set, "its client went away")
+
+    def stop_in_the_middle() -> None:
+        while len(processes_of(checks.users.runner)) < 3:  # the script and both sleepers, which come after the words
+            gevent.sleep(0.02)
+        gevent.sleep(0.3)
+        stop.set("its client went away")
+
+    middle = gevent.spawn(stop_in_the_middle)
     answer = checks.build(stop=stop)
+    middle.kill()
     assert answer.stdout == b"early\n" and answer.ending is Ending.STOPPED
     assert b"stopped because its client went away" in answer.stderr
     assert processes_of(checks.users.runner) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -198,10 +199,16 @@ def test_the_agent_cannot_trace_or_look_into_the_helpers(place: Path, test_users
     agent(place, test_users, "for i in $(seq 12); do head -c 50M /dev/zero > f$i; done")
     job = gevent.spawn(copy, place, test_users)
     gevent.sleep(0.1)
+    (place / "look.py").write_text(LOOK)
+    # Stopped by root, none of them ends while it is looked at.
+    for pid in processes_of(test_users.agent):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
     helpers = processes_of(test_users.agent)
     assert helpers
-    (place / "look.py").write_text(LOOK)
     answer = as_user(test_users.agent, f"/usr/bin/python3 -I -S {place}/look.py {' '.join(map(str, helpers))}")
+    for pid in helpers:
+        os.kill(pid, signal.SIGCONT)
     job.get()
     assert answer.stdout.decode().splitlines() == ["refused"] * (5 * len(helpers)), answer
 
