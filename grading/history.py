@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from grading.objects import GIT_ENVIRONMENT, git_path
+from grading.objects import GIT_ENVIRONMENT, limited_git
 from shell.accounts import Account
 from shell.command import CommandResult, Ending, run_command
 from shell.errors import SSEBenchError
@@ -214,10 +214,8 @@ class _Repository:
 
     def git(self, *arguments: str, limit_bytes: int = _LIST_BYTES) -> CommandResult:
         """Run git on the agent's objects, with his rights, within limits of time, output and memory."""
-        # One option per call: dash takes no more, and then sets nothing. A limit that is lower already stays.
-        bounded = f'ulimit -v {_MEMORY_KIB} 2>/dev/null; ulimit -c 0; exec "$@"'
         return run_command(
-            ["/bin/sh", "-c", bounded, "sh", git_path(), *arguments],
+            limited_git(arguments, _MEMORY_KIB),
             account=reader_account(self._agent),
             cwd="/",
             env={**GIT_ENVIRONMENT, "GIT_DIR": self._own, "GIT_OBJECT_DIRECTORY": self.objects},

@@ -306,11 +306,19 @@ def git_path() -> str:
     return path
 
 
+def limited_git(arguments: Sequence[str], memory_kib: int) -> list[str]:
+    """The command line of git within a limit of memory, and without a core file when it meets that.
+
+    One option per ulimit: dash takes no more, and then sets nothing. A limit that is lower already stays.
+    """
+    limits = f'ulimit -v {memory_kib} 2>/dev/null; ulimit -c 0; exec "$@"'
+    return ["/bin/sh", "-c", limits, "sh", git_path(), *arguments]
+
+
 def run_git(arguments: list[str], *, git_dir: str, cwd: str, limit_bytes: int = _GIT_OUTPUT_BYTES) -> CommandResult:
     """Run git as the daemon's user on private data, within a limit of memory and without anybody's configuration."""
-    bounded = f'ulimit -v {_GIT_MEMORY_KIB}; exec "$@"'
     return run_command(
-        ["/bin/sh", "-c", bounded, "sh", git_path(), *arguments],
+        limited_git(arguments, _GIT_MEMORY_KIB),
         account=current_account(),
         cwd=cwd,
         env={**GIT_ENVIRONMENT, "GIT_DIR": git_dir},

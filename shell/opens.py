@@ -1,5 +1,7 @@
 """Whether somebody has opened a file: the kernel's word (inotify), which nobody who opens it can hold back.
 
+Runs as: the daemon. Distrusts: whoever opens the file.
+Promises: an open is never missed. Does not promise: to say whose it was.
 Checked by: tests/system/test_opens.py.
 """
 

@@ -18,13 +18,7 @@ from shell.command import CommandResult, Ending
 from shell.environment import shell_environment
 from shell.errors import CommandError
 from shell.session_processes import descendants, end_all, in_sessions
-from shell.session_protocol import (
-    death_notices,
-    failed_to_parse,
-    fork_failed,
-    last_words,
-    without_reports,
-)
+from shell.session_protocol import death_notices, failed_to_parse, fork_failed, last_words, without_reports
 from shell.session_run import LOST_CODE, Run
 from shell.session_shell import Shell
 from shell.session_streams import Exchange
@@ -75,13 +69,13 @@ class BashSession:
         Never called while another call runs. A command that fails is a result; CommandError only when no shell can
         be started, none may be any more because ``stop`` is set, or none begins with the command.
         """
-        started = time.monotonic()
+        started, text = time.monotonic(), command.encode()
         limit_s = min(filter(None, (timeout_s, self._timeout_s)), default=None)
         if self._exchange is None:
             self._exchange = Exchange(self._account, self._limit_bytes)
         before = self._shell
         shell, lost = self._ready_shell(stop)
-        run = self._run(shell, self._exchange, command.encode(), limit_s, stop)
+        run = self._run(shell, self._exchange, text, limit_s, stop)
         # A ~/.bashrc that keeps each text from running would do so each time: at last a shell without it.
         for try_rc in (_RC_OR_NOT, _NO_RC):
             if not run.never_ran:
@@ -89,13 +83,13 @@ class BashSession:
             lost = lost or shell is before
             self._end_shell()
             shell = self._ready_shell(stop, try_rc)[0]
-            run = self._run(shell, self._exchange, command.encode(), limit_s, stop)
+            run = self._run(shell, self._exchange, text, limit_s, stop)
         if run.never_ran:
             raise CommandError("bash does not run the command, not even in a new shell")
         stdout, stderr = self._collect(run, shell, self._exchange)
         # Nobody can tell whether the text itself said so: it is not run again, but the shell is of no more use.
         useless = shell.was_not_called(stderr)
-        if run.code == 1 and failed_to_parse(command.encode(), stderr):
+        if run.code == 1 and failed_to_parse(text, stderr):
             run.code = shell.code = _PARSE_ERROR_CODE
         if run.code == _NO_PROCESS_CODE and fork_failed(stderr):
             shell.code = LOST_CODE

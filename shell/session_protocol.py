@@ -68,9 +68,8 @@ _WORD = rb"((?:'[^'\n]*'|\\'|\$'(?:[^'\\\n]|\\.)*')*)"
 _APART = b"{ %s; } </dev/null"
 
 # What we call stays a builtin, whatever ``enable -n`` said: nothing else could call the next text.
-_ENABLE = b"; { \\enable %s || \\builtin enable %s; } 2>/dev/null || _=" % (
-    2 * (b"eval source builtin command exit export",)
-)
+_CALLED = b" ".join((*_NAMES, b"exit", b"export"))
+_ENABLE = b"; { \\enable %s || \\builtin enable %s; } 2>/dev/null || _=" % (_CALLED, _CALLED)
 # With `set -o vi` bash leaves PROMPT_COMMAND alone while its input is no terminal, and may crash.
 _NO_EDITING = b"\\builtin set +o vi +o emacs || _="
 
