@@ -18,11 +18,12 @@ class CommandError(SSEBenchError):
 
 
 class ProcessesLeftError(SSEBenchError):
-    """Processes of a user outlived every attempt to end them; ``pids`` names them."""
+    """Processes of a user outlived every attempt to end them: ``pids``; with none, there was no way to be sure."""
 
     def __init__(self, user: str, pids: list[int]) -> None:
         self.pids = pids
-        super().__init__(f"processes of {user} could not be ended: {' '.join(map(str, pids))}")
+        named = " ".join(map(str, pids)) or "none was seen, but no process could be made that signals all of them"
+        super().__init__(f"processes of {user} could not be ended: {named}")
 
 
 class InvalidArgumentError(SSEBenchError):

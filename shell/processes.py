@@ -54,9 +54,11 @@ def end_processes(account: Account, *, by_gid: bool = False, within_s: float = 5
     deadline = time.monotonic() + within_s
     # Looked up here, not in the child: between fork and kill nothing should read files.
     unused_id()
-    while left := _find(account, by_gid):
-        # One kill(-1) by the user itself reaches all of them in one step of the kernel: no fork storm outruns it.
-        _kill_all_as(account)
+    # One kill(-1) by the user itself reaches all of them in one step of the kernel: no fork storm outruns it. It comes
+    # before any look, and no look stands in for it: a process that forks and exits without pause is another one by
+    # the time its number is read, so a look that finds nothing proves nothing.
+    reached = _kill_all_as(account)
+    while (left := _find(account, by_gid)) or not reached:
         # A process with a foreign real uid but the account's saved one, or of the group only, needs root's hand. So do
         # the first ones when there is no room for one more process.
         for pid in left:
@@ -64,6 +66,7 @@ def end_processes(account: Account, *, by_gid: bool = False, within_s: float = 5
         if time.monotonic() > deadline:
             raise ProcessesLeftError(account.name, left)
         gevent.sleep(_PASS_SECONDS)
+        reached = _kill_all_as(account) or reached
 
 
 def end_orphans(leader: int, account: Account) -> None:
@@ -119,20 +122,23 @@ def _kill_if(pid: int, wanted: Callable[[_Identity], bool]) -> None:
             os.close(fd)
 
 
-def _kill_all_as(account: Account) -> None:
-    """Send SIGKILL to all that the account itself may signal; nothing happens when no process can be made for it."""
+def _kill_all_as(account: Account) -> bool:
+    """Send SIGKILL to all that the account itself may signal; False when no process could be made that does it."""
     try:
         child = _fork()
     except OSError:
-        return
+        return False
     if child == 0:
         try:
             _become_killer(account)
-            os.kill(-1, signal.SIGKILL)
-        finally:
+            # Nobody there to signal is as good as all of them signalled.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
             os._exit(0)
-    with contextlib.suppress(ChildProcessError):
-        _waitpid(child, 0)
+        finally:
+            os._exit(1)
+    status: int = _waitpid(child, 0)[1]
+    return status == 0
 
 
 def _become_killer(account: Account) -> None:

@@ -7,12 +7,13 @@ import itertools
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import gevent
 import pytest
 
+from shell import processes
 from shell.accounts import Account, child_setup, current_account
 from shell.command import run_command
 from shell.errors import CommandError, ProcessesLeftError
@@ -149,11 +150,37 @@ def test_processes_that_resist_are_named(test_users: TestUsers, monkeypatch: pyt
 def test_when_no_process_can_be_made_they_are_ended_one_by_one(
     test_users: TestUsers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fork: Callable[[], int] = processes._fork
+    refused: list[list[int]] = []
+
+    def no_room_while_they_are_there() -> int:
+        if left := processes_of(test_users.agent):
+            refused.append(left)
+            raise BlockingIOError("fork: no more processes")
+        return fork()
+
+    monkeypatch.setattr("shell.processes._fork", no_room_while_they_are_there)
+    assert ended(test_users.agent, "/bin/bash", "-c", "sleep 60 & sleep 60 & wait") < 5
+    assert refused
+
+
+def test_what_no_look_meets_is_ended_all_the_same(test_users: TestUsers, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A fork storm can be between two process numbers at each look.
+    monkeypatch.setattr("shell.processes._find", lambda account, by_gid: [])
+    with hostile(test_users.agent, "/bin/sleep", "60") as process:
+        end_processes(test_users.agent)
+        assert process.wait(timeout=5) == -9
+
+
+def test_that_nobody_was_seen_is_no_success_without_the_kill_that_reaches_all(
+    test_users: TestUsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_room() -> int:
         raise BlockingIOError("fork: no more processes")
 
     monkeypatch.setattr("shell.processes._fork", no_room)
-    assert ended(test_users.agent, "/bin/bash", "-c", "sleep 60 & sleep 60 & wait") < 5
+    with pytest.raises(ProcessesLeftError):
+        end_processes(test_users.agent, within_s=0.1)
 
 
 def test_a_reused_session_number_harms_nobody(test_users: TestUsers) -> None:
