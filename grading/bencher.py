@@ -92,17 +92,22 @@ class Bencher:
         self._files.secure(resumed=self._phase.resumed)
         self._directory.clear()
         # Before anything is removed everywhere: an end that a crash cut short has to be made whole.
-        self._phase.places.start_scan()
+        self._phase.places.start_scan(self._runner)
         if self._phase.ended:
             self._phase.end()
         self.new_session()
 
     def new_session(self) -> None:
-        """Begin anew: the runner's processes, caches, workspaces and the last build are gone afterwards."""
+        """Begin anew: the runner's processes, caches, workspaces and the last build are gone afterwards.
+
+        After the end of the phase also all that the agent left. CleaningError when something of either may be left:
+        then there is no session, and nothing is graded.
+        """
         end_processes(self._runner, by_gid=True)
-        self._phase.wait_cleaned()
-        self._phase.places.purge(self._runner, everywhere=self._phase.ended)
         self._end_session()
+        # Once no code of the agent's runs any more: neither its own processes nor a check's.
+        self._phase.clean()
+        self._phase.places.purge(self._runner, everywhere=self._phase.ended)
         self._files.restore()
         self._session = RunnerSession(self._directory, os.path.basename(os.path.normpath(self._task.source)))
 
@@ -198,7 +203,7 @@ class Bencher:
                 )
         finally:
             self._end_runner()
-            self._phase.places.purge(self._runner)
+            self._phase.places.try_purge(self._runner)
         result = _with_notes(result, self._why_ended(result, stop))
         self._logs.write(check, argv, result, keep=self._phase.ended)
         return result
@@ -246,7 +251,7 @@ class Bencher:
 
     def _current_session(self) -> RunnerSession:
         if self._session is None:
-            raise BencherError("no runner session: the bencher has not been started, or was closed")
+            raise BencherError("no runner session: the bencher was not started, was closed, or could not clean up")
         return self._session
 
     def _forget_build(self) -> None:

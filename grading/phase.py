@@ -80,14 +80,22 @@ class AgentPhase:
                 _close_to_others(path, self._agent)
             # A job that cron started between the kill and its removal.
             end_processes(self._agent)
-            self._cleaning = gevent.spawn(self.places.purge, self._agent, everywhere=True)
+            self._cleaning = gevent.spawn(self.places.try_purge, self._agent, everywhere=True)
             self._cleaning.join(timeout=_PURGE_ANSWER_SECONDS)
             self._finished = True
 
-    def wait_cleaned(self) -> None:
-        """Wait until the shared places are free of the agent's things; returns at once during the phase."""
+    def clean(self) -> None:
+        """After the end, once more: free the shared places of the agent's things; no effect during the phase.
+
+        What ``end`` could not remove, what code of the agent's in a check that still ran has linked there since, what
+        a job of cron's that was just being started has left. CleaningError when something may be left.
+        """
+        if not self._ended:
+            return
         if self._cleaning is not None:
             self._cleaning.join()
+        end_processes(self._agent)
+        self.places.purge(self._agent, everywhere=True)
 
 
 def _close_to_others(path: str, agent: Account) -> None:

@@ -91,21 +91,19 @@ class RunnerDirectory:
             return
         self._empty(target)
 
-    def _empty(self, path: str) -> None:
-        """Remove a tree in the trash, where only this process can go."""
+    def _empty(self, path: str) -> bool:
+        """Remove a tree in the trash, where only this process can go; whether it is gone."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
             os.unlink(path)
-            return
+            return True
         try:
             if is_isolated() and os.fstat(fd).st_uid == 0:
                 # A directory of root's own: a session or a stage. What the runner made is one level down, if anywhere.
-                for name in os.listdir(fd):
-                    self._empty(os.path.join(path, name))
-                gone = True
+                gone = not [name for name in os.listdir(fd) if not self._empty(os.path.join(path, name))]
             else:
                 gone = empty_directory(fd, self.runner)
         finally:
@@ -114,6 +112,7 @@ class RunnerDirectory:
             os.rmdir(path)
         else:
             log.warning("could not remove a workspace completely: %s", path)
+        return gone
 
 
 class RunnerSession:

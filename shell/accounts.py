@@ -3,7 +3,8 @@
 Runs as: root (or, in development, one ordinary user who then is everybody).
 Distrusts: nothing at lookup; the child it confines is about to run hostile code.
 Promises: after ``become`` the process has exactly the account's uid, gid and groups in all three slots, cannot get
-  root back, gains nothing through set-uid programs, has default signals, and dies with the daemon.
+  root back, gains nothing through set-uid programs, can leave no keys in the kernel, has default signals, and dies
+  with the daemon, also when that has died already.
 Does not promise: anything when the daemon itself is not root; then every account is the calling user.
 Checked by: tests/system/test_accounts.py.
 """
@@ -23,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from shell.errors import AccountError
+from shell.keys import forbid_keys
 
 _UNUSED_IDS = range(60_000, 65_000)
 # Of 1000, which is "this one first"; the daemon keeps what it was given.
@@ -35,8 +37,6 @@ _SIGEV_SIGNAL = 0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_NO_NEW_PRIVS = 39
-_KEYCTL_SYSCALL = {"x86_64": 250, "aarch64": 219}
-_KEYCTL_JOIN_SESSION_KEYRING = 1
 
 # The daemon raises its own limit for connections after this; what it starts gets the one it was started with.
 _DESCRIPTOR_LIMIT = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -113,6 +113,8 @@ def child_setup(account: Account, cwd: str | None, *, umask: int = 0o022) -> Cal
     Fits ``preexec_fn`` of subprocess and of pexpect. An exception in it keeps the program from starting.
     """
 
+    parent = os.getpid()
+
     def setup() -> None:
         default_signals()
         os.umask(umask)
@@ -120,6 +122,9 @@ def child_setup(account: Account, cwd: str | None, *, umask: int = 0o022) -> Cal
         _be_expendable(account)
         _limit_start()
         become(account)
+        # A parent that died before the signal for its death was asked for sends none.
+        if os.getppid() != parent:
+            raise AccountError("the daemon has ended")
         # After the switch of identity, so that root never follows a link the agent planted.
         if cwd is not None:
             os.chdir(cwd)
@@ -192,8 +197,8 @@ def become(account: Account) -> None:
     The order is the point: groups while still root, gid before uid (after it there is no right to change it), and
     the parent-death signal last, because a change of credentials clears it.
     """
-    if os.geteuid() == 0:
-        _leave_session_keyring()
+    is_switched = os.geteuid() == 0
+    if is_switched:
         os.setgroups(account.groups)
         os.setresgid(account.gid, account.gid, account.gid)
         os.setresuid(account.uid, account.uid, account.uid)
@@ -202,17 +207,9 @@ def become(account: Account) -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if _libc.prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1:
         raise AccountError("no_new_privs did not take effect")
+    if is_switched and account.uid != 0:
+        forbid_keys()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _leave_session_keyring() -> None:
-    """Take an empty session keyring: whoever inherits the daemon's may leave keys there for everybody who does.
-
-    As root still, whose quota the account cannot use up. Without effect where the kernel forbids key calls.
-    """
-    number = _KEYCTL_SYSCALL.get(os.uname().machine)
-    if number is not None:
-        _libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -2,14 +2,14 @@
 
     cleaner.py empty FD                         everything in the directory behind the descriptor
     cleaner.py purge UID PLACE... -- KEEP...    everything of UID in the places, but for the paths to keep; run as
-                                                that user also its System V IPC and its keyrings
+                                                that user also its System V IPC
     cleaner.py mqueues UID                      POSIX message queues of UID, where they are not mounted anywhere
 
 Runs as: the user whose things are removed; root only for what that user's own rights do not reach, when the user has no
   process left. Standard library only, nothing of the project on its path.
 Distrusts: every name and every directory it meets.
-Promises: follows no link; every step is relative to a descriptor; two descriptors and no recursion, however deep a tree
-  is; exit code 3 when something is left.
+Promises: follows no link; every step is relative to a descriptor; a few descriptors, no recursion and little memory,
+  however deep a tree and however long a directory is; an exit code other than 0 when something is left.
 Does not promise: anything while processes of the user still run.
 Checked by: tests/system/test_cleaning.py.
 """
@@ -17,6 +17,7 @@ Checked by: tests/system/test_cleaning.py.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 import sys
@@ -26,13 +27,9 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_DEPTH = 64
 _LEFT = 3
 _IPC_RMID = 0
-_KEYCTL_SYSCALL = {"x86_64": 250, "aarch64": 219}
-_KEYCTL_CLEAR, _KEYCTL_GET_PERSISTENT = 7, 22
-_PROCESS_KEYRING, _USER_KEYRING, _USER_SESSION_KEYRING = -2, -4, -5
-_CLONE_NEWNS = 0x00020000
-_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
-# Only ever mounted over in a namespace that ends with this process.
-_MOUNT_POINT = b"/dev"
+# The same on every machine (but alpha), since Linux 5.2.
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+_FSCONFIG_CREATE, _CLOEXEC = 6, 1
 
 
 def main(arguments: list[str]) -> int:
@@ -42,13 +39,13 @@ def main(arguments: list[str]) -> int:
     if task == "purge":
         if os.geteuid() == int(rest[0]):
             remove_ipc(int(rest[0]))
-            clear_keyrings()
         end = rest.index("--")
         left = [place for place in rest[1:end] if not purge(place, int(rest[0]), rest[end + 1 :])]
         return _LEFT if left else 0
     if task == "mqueues":
         remove_message_queues(int(rest[0]))
-    return 0
+        return 0
+    raise ValueError(f"unknown task: {task}")
 
 
 def empty(top: int) -> bool:
@@ -58,18 +55,27 @@ def empty(top: int) -> bool:
     depth needs neither recursion nor descriptors nor long paths.
     """
     serial = 0
-    while names := os.listdir(top):
-        removed = False
-        for name in names:
+    left = True
+    while left:
+        left = removed = False
+        for name in names_in(top):
+            left = True
             if unlink(top, name):
                 removed = True
                 continue
             moved = flatten(top, name, serial)
             serial += moved
             removed |= moved > 0 or rmdir(top, name)
-        if not removed:
+        if left and not removed:
             return False
     return True
+
+
+def names_in(folder: int) -> Iterator[str]:
+    """The names in the directory ``folder``, never all of them in memory: there may be millions, and they may go."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry.name
 
 
 def flatten(top: int, name: str, serial: int) -> int:
@@ -80,7 +86,7 @@ def flatten(top: int, name: str, serial: int) -> int:
     except OSError:
         return 0
     try:
-        for child in os.listdir(folder):
+        for child in names_in(folder):
             if unlink(folder, child) or rmdir(folder, child):
                 continue
             grant(folder, child)
@@ -156,11 +162,7 @@ def purge(place: str, uid: int, keep: list[str]) -> bool:
 def purge_directory(folder: int, path: str, uid: int, keep: list[str], depth: int) -> bool:
     """The same for the opened directory ``folder``, whose path is only compared with those to keep."""
     done = True
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return False
-    for name in names:
+    for name in names_in(folder):
         below = f"{path}/{name}"
         if below in keep:
             continue
@@ -228,28 +230,27 @@ def ipc_ids(kind: str, column: str, uid: int) -> Iterator[int]:
         return
 
 
-def clear_keyrings() -> None:
-    """Empty the keyrings that outlive a user's processes; without effect where the kernel forbids key calls."""
-    number = _KEYCTL_SYSCALL.get(os.uname().machine)
-    if number is None:
-        return
-    libc = ctypes.CDLL(None)
-    persistent = libc.syscall(number, _KEYCTL_GET_PERSISTENT, -1, _PROCESS_KEYRING, 0, 0)
-    for keyring in (_USER_SESSION_KEYRING, _USER_KEYRING, persistent):
-        if keyring not in (-1, 0):
-            libc.syscall(number, _KEYCTL_CLEAR, keyring, 0, 0, 0)
-
-
 def remove_message_queues(uid: int) -> None:
-    """Remove POSIX message queues of ``uid``: mount their file system where nobody else sees it."""
-    libc = ctypes.CDLL(None)
-    if libc.unshare(_CLONE_NEWNS) or libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
-        return
-    if libc.mount(b"mqueue", _MOUNT_POINT, b"mqueue", 0, None):
-        return
-    for entry in os.scandir(_MOUNT_POINT):
-        if entry.stat(follow_symlinks=False).st_uid == uid:
-            os.unlink(entry.path)
+    """Remove POSIX message queues of ``uid``, through a mount of their file system that is attached nowhere."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(number: int, *arguments: object) -> int:
+        result: int = libc.syscall(number, *arguments)
+        if result < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return result
+
+    try:
+        context = call(_FSOPEN, b"mqueue", _CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENODEV:  # a kernel without message queues
+            return
+        raise
+    call(_FSCONFIG, context, _FSCONFIG_CREATE, None, None, 0)
+    queues = os.open(".", _OPEN_DIRECTORY, dir_fd=call(_FSMOUNT, context, _CLOEXEC, 0))
+    for name in names_in(queues):
+        if os.stat(name, dir_fd=queues, follow_symlinks=False).st_uid == uid:
+            os.unlink(name, dir_fd=queues)
 
 
 if __name__ == "__main__":

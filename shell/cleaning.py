@@ -2,9 +2,10 @@
 
 Runs as: root; the removal itself is done by programs with the rights of the user whose things are removed.
 Distrusts: every file and directory of that user.
-Promises: nothing of anybody else is touched; no link is followed; the daemon's event loop is never held up.
-Does not promise: to find files in directories that are writable for a group only, or made world-writable by others
-  outside the shared places after the start.
+Promises: nothing of anybody else is touched; no link is followed; the daemon's event loop is never held up; who is
+  told that all is gone can rely on it.
+Does not promise: to find files in directories that only a group can enter, or made world-writable by others outside
+  the shared places after the start.
 Checked by: tests/system/test_cleaning.py, tests/attack/test_left_for_grading.py.
 """
 
@@ -19,11 +20,12 @@ from collections.abc import Iterable, Sequence
 import gevent
 
 from shell.accounts import Account, current_account, is_isolated
-from shell.command import CommandResult, run_command
+from shell.command import CommandResult, Ending, run_command
 from shell.directories import open_directory
-from shell.errors import CommandError
+from shell.errors import CommandError, SSEBenchError
 from shell.programs import program_argv
 from shell.stop import StopSignal
+from shell.takeover import take_from
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +34,16 @@ USUAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue")  # n
 _CRON_FOLDERS = ("/var/spool/cron", "/var/spool/cron/crontabs", "/var/spool/cron/atjobs", "/var/spool/at")
 _NOT_SCANNED = ("/proc", "/sys", "/dev")
 _ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
-_MESSAGE_BYTES = 1 << 22
+_NICE = ("/usr/bin/nice", "-n", "19")
+_MESSAGE_BYTES = 1 << 16
+_FOUND_BYTES = 1 << 24
+_MARGIN_BYTES = 1 << 10
 _CLEAN_SECONDS = 300.0
 _SCAN_SECONDS = 120.0
+
+
+class CleaningError(SSEBenchError):
+    """Something of a user's may be left where others find it."""
 
 
 class SharedPlaces:
@@ -49,6 +58,8 @@ class SharedPlaces:
         self._keep = {os.path.normpath(path) for path in keep}
         self._places = [place for place in USUAL_PLACES if os.path.isdir(place)]
         self._scan: gevent.Greenlet[..., None] | None = None
+        self._scanned = False
+        self._guest: Account | None = None
         self._stop = StopSignal()
 
     def keep(self, *paths: str) -> None:
@@ -66,10 +77,15 @@ class SharedPlaces:
             return False
         return stat.S_ISDIR(found.st_mode) and (found.st_uid != account.uid or account == self._owner)
 
-    def start_scan(self) -> None:
-        """Begin to look for world-writable directories of the image, in the background."""
+    def start_scan(self, guest: Account | None = None) -> None:
+        """Begin to look for world-writable directories of the image, in the background.
+
+        What ``guest`` may write elsewhere is taken from it: a home, a directory that the image gave it. Nothing there
+        could be told from what it leaves.
+        """
         if self._scan is None and is_isolated():
-            self._scan = gevent.spawn(self._find_places)
+            self._guest = guest
+            self._scan = gevent.spawn(self._scan_quietly)
 
     def close(self) -> None:
         """End a scan that still runs."""
@@ -77,33 +93,96 @@ class SharedPlaces:
         if self._scan is not None:
             self._scan.join()
 
-    def _find_places(self) -> None:
-        skipped: list[str] = []
+    def _scan_quietly(self) -> None:
+        """Beside everything else; when it fails, ``purge`` sees to it."""
+        with contextlib.suppress(CleaningError):
+            self._find_places(_NICE)
+
+    def _wait_scanned(self) -> None:
+        """Until everything has been found; CleaningError when that is impossible."""
+        if self._scan is None:
+            return
+        self._scan.join()
+        if not self._scanned:
+            self._find_places()
+
+    def _find_places(self, how: Sequence[str] = ()) -> None:
+        try:
+            found = _run(
+                [*how, "/usr/bin/find", "/", *self._scan_rules()],
+                current_account(),
+                timeout_s=_SCAN_SECONDS,
+                limit_bytes=_FOUND_BYTES,
+                stop=self._stop,
+            )
+        except CommandError as error:
+            raise CleaningError(f"the search for shared places failed: {error}") from error
+        # Not the code: that also tells of files that went away meanwhile.
+        if found.ending is not Ending.EXITED:
+            raise CleaningError(f"the search for shared places did not end within {_SCAN_SECONDS:g} s")
+        if len(found.stdout) > _FOUND_BYTES - _MARGIN_BYTES:
+            raise CleaningError(f"the image has more shared places than fit into {_FOUND_BYTES} bytes")
+        names = [os.fsdecode(name) for name in found.stdout.split(b"\0") if name]
+        open_to_all = [name[1:] for name in names if name.startswith("w")]
+        self._places += [name for name in open_to_all if name not in self._places]
+        if self._guest is not None:
+            self._take_from(self._guest, [name[1:] for name in names if name.startswith("g")])
+        self._scanned = True
+
+    def _scan_rules(self) -> list[str]:
+        rules: list[str] = []
         for path in sorted({*_NOT_SCANNED, *self._keep}):
-            skipped += ["-path", path, "-prune", "-o"]
+            rules += ["-path", path, "-prune", "-o"]
+        if self._guest is not None:
+            rules += ["-uid", str(self._guest.uid), "-printf", r"g%p\0", "-prune", "-o"]
         # What others cannot pass through they cannot write below, unless they own it.
-        closed = ["-type", "d", "!", "-perm", "-0001", "-prune", "-o"]
-        argv = ["/usr/bin/nice", "-n", "19", "/usr/bin/find", "/", *skipped, *closed]
-        argv += ["-type", "d", "-perm", "-0002", "-print0"]
-        with contextlib.suppress(Exception):
-            found = _run(argv, current_account(), timeout_s=_SCAN_SECONDS, stop=self._stop)
-            names = (os.fsdecode(name) for name in found.stdout.split(b"\0") if name)
-            self._places += [name for name in names if name not in self._places]
+        rules += ["-type", "d", "!", "-perm", "-0001", "-prune", "-o"]
+        rules += ["-type", "d", "-perm", "-0002", "-printf", r"w%p\0"]
+        if self._guest is not None:
+            for gid in sorted({self._guest.gid, *self._guest.groups}):
+                rules += ["-o", "!", "-type", "l", "-gid", str(gid), "-perm", "-0020", "-printf", r"g%p\0"]
+        return rules
+
+    def _take_from(self, guest: Account, paths: Iterable[str]) -> None:
+        """What lies in a place that is open to all is left to the purge, which removes it."""
+        for path in paths:
+            if any(path.startswith(f"{place}/") for place in self._places):
+                continue
+            with contextlib.suppress(OSError):
+                if take_from(guest, path):
+                    log.warning(
+                        "%s could be written by %s, who runs code of the agent's: it is root's now, because what was "
+                        "left there would reach graded builds",
+                        path,
+                        guest.name,
+                    )
 
     def purge(self, account: Account, *, everywhere: bool = False) -> None:
-        """Remove everything of ``account`` in shared places, its IPC objects, keyrings, cron and at jobs.
+        """Remove everything of ``account`` in shared places, its IPC objects, cron and at jobs.
 
         The account must have no process left. ``everywhere`` waits for a scan that still runs; without it only the
-        places known so far are looked at. What resists is logged, never raised: it must not stop a grade.
+        places known so far are looked at. CleaningError when something may be left.
         """
         if not is_isolated() or account.uid == 0:
             return
-        if everywhere and self._scan is not None:
-            self._scan.join(timeout=_SCAN_SECONDS)
-        gevent.joinall([gevent.spawn(self._purge_files, account), gevent.spawn(_purge_message_queues, account)])
+        if everywhere:
+            self._wait_scanned()
         remove_jobs(account)
+        queues = gevent.spawn(_purge_message_queues, account)
+        files = gevent.spawn(self._purge_files, account)
+        reasons = [reason for reason in (files.get(), queues.get()) if reason]
+        if reasons:
+            raise CleaningError(f"could not remove all that {account.name} left in shared places: {'; '.join(reasons)}")
 
-    def _purge_files(self, account: Account) -> None:
+    def try_purge(self, account: Account, *, everywhere: bool = False) -> None:
+        """The same where nothing depends on it yet: what resists is logged."""
+        try:
+            self.purge(account, everywhere=everywhere)
+        except CleaningError as error:
+            log.warning("%s", error)
+
+    def _purge_files(self, account: Account) -> str:
+        """Empty, or why something may be left."""
         arguments = ["purge", str(account.uid), *self._places, "--", *self.kept_from(account)]
         # The user's own rights first; then root, for what the user cannot list or what others put into its directories.
         why = "nothing was tried"
@@ -114,9 +193,9 @@ class SharedPlaces:
                 why = str(error)
                 continue
             if result.code == 0:
-                return
+                return ""
             why = _last_line(result)
-        log.warning("could not remove all files of %s in shared places: %s", account.name, why)
+        return f"files: {why}"
 
 
 def empty_directory(fd: int, account: Account) -> bool:
@@ -148,11 +227,18 @@ def _remove_jobs_in(folder: int, account: Account) -> None:
             os.unlink(name, dir_fd=folder)
 
 
-def _purge_message_queues(account: Account) -> None:
+def _purge_message_queues(account: Account) -> str:
+    """Empty, or why some may be left."""
     # Where their file system is mounted it is one of the shared places.
-    if not os.path.ismount("/dev/mqueue"):
-        with contextlib.suppress(CommandError):
-            _run_cleaner(["mqueues", str(account.uid)], current_account())
+    if os.path.ismount("/dev/mqueue"):
+        return ""
+    try:
+        result = _run_cleaner(["mqueues", str(account.uid)], current_account())
+    except CommandError as error:
+        return f"POSIX message queues: {error}"
+    if result.code == 0:
+        return ""
+    return f"POSIX message queues: {_last_line(result)}; mount the file system mqueue at /dev/mqueue"
 
 
 def _run_cleaner(arguments: Sequence[str], account: Account, pass_fds: Sequence[int] = ()) -> CommandResult:
@@ -164,6 +250,7 @@ def _run(
     account: Account,
     *,
     timeout_s: float,
+    limit_bytes: int = _MESSAGE_BYTES,
     pass_fds: Sequence[int] = (),
     stop: StopSignal | None = None,
 ) -> CommandResult:
@@ -172,7 +259,7 @@ def _run(
         account=account,
         cwd="/",
         env=_ENV,
-        limit_bytes=_MESSAGE_BYTES,
+        limit_bytes=limit_bytes,
         timeout_s=timeout_s,
         pass_fds=pass_fds,
         stop=stop,

@@ -26,6 +26,7 @@ from shell.errors import ProcessesLeftError
 from shell.turns import give_turn
 
 _STATUS = re.compile(rb"^State:\s+(?P<state>\w).*?^Uid:\s+(?P<uids>[\d\s]+?)^Gid:\s+(?P<gids>[\d\t]+)", re.M | re.S)
+_ONE_THREAD = re.compile(rb"^Threads:\s+[01]$", re.M)
 _STATUS_BYTES = 8192
 _PIDS_PER_TURN = 100
 _PASS_SECONDS = 0.002
@@ -178,7 +179,10 @@ def _identity(pid: int) -> _Identity | None:
         return None
     # The kernel escapes line ends in names, so a process cannot forge these lines.
     found = _STATUS.search(text)
-    if found is None or found["state"] in (b"Z", b"X"):
+    if found is None:
+        return None
+    # A zombie with threads is a process of which only the first thread has ended.
+    if found["state"] in (b"Z", b"X") and _ONE_THREAD.search(text):
         return None
     uids, gids = (tuple(map(int, found[key].split()[:3])) for key in ("uids", "gids"))
     return _Identity(uids, gids)

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,8 +185,13 @@ def _digest(path: Path) -> str:
 
 
 @contextmanager
-def attacked_daemon(users: TestUsers, level: int, **settings: str) -> Iterator[Target]:
-    """A daemon at a difficulty level on a toy task whose build runs code of the agent's."""
+def attacked_daemon(
+    users: TestUsers, level: int, *, before: Callable[[Path], None] = lambda root: None, **settings: str
+) -> Iterator[Target]:
+    """A daemon at a difficulty level on a toy task whose build runs code of the agent's.
+
+    ``before`` is called with the directory of it all before the daemon starts.
+    """
     with scratch() as root:
         task = lay_out(root, users.agent, canary=CANARY, tree=TREE | {"data/input.txt": "1\n"})
         (task.bench / "scripts/build.sh").write_text(BUILD)
@@ -198,6 +203,7 @@ def attacked_daemon(users: TestUsers, level: int, **settings: str) -> Iterator[T
         started.touch()
         first = root / "first-tree"
         shutil.copytree(task.source, first, symlinks=True)
+        before(root)
         with live_daemon(root, task=task, SSE_DIFFICULTY=str(level), **settings) as daemon:
             # The shell and the connections start now, so that no attack is taken for what left them behind.
             daemon.bash("true")

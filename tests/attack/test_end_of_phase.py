@@ -6,7 +6,6 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -17,6 +16,7 @@ from tests.attack.target import HOOK, Target, attacked_daemon
 from tests.support.hostile import FORK_STORM
 from tests.support.live import LiveDaemon, live_daemon, uds_client
 from tests.support.users import TestUsers
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.users
 
@@ -38,14 +38,6 @@ def names_of(pids: list[int]) -> list[str]:
         with contextlib.suppress(OSError):
             found.append(Path(f"/proc/{pid}/comm").read_text().strip())
     return found
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Until it holds; what the test is about begins then, however slow the machine is."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("kind", RESISTANCE)

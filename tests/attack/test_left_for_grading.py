@@ -6,9 +6,11 @@ with code of the agent's in it, looks for all of it. Before that the same look s
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -43,7 +45,6 @@ def reach(family, address):
 def leave():
     libc.shmget(key, 4096, 0o1666); libc.semget(key, 1, 0o1666); libc.msgget(key, 0o1666)
     librt.mq_open(queue, os.O_CREAT | os.O_RDWR, 0o666, None)
-    if os.uname().machine == "x86_64": libc.syscall(248, b"user", b"ssebench", b"x", 1, -4)
     serve()
 
 def look():
@@ -86,11 +87,15 @@ RUNNER_PLACES = {
     "drop of the agent's in home": "{home}/drop/ssebench-runner",
     "drop of the agent's in /tmp": "/tmp/ssebench-agent.d/ssebench-runner",
     "harness": "{bench}/harness/ssebench-runner",
+    "directory of the runner's in the image": "{image}/own/ssebench-runner",
+    "directory of the runner's group in the image": "{image}/group/ssebench-runner",
 }
 IPC = [
     "System V shared memory", "System V semaphores", "System V messages", "POSIX message queue", "TCP port",
     "abstract socket",
 ]  # fmt: skip
+# What can be closed to a build before it leaves anything there.
+CLOSED_PLACES = {"harness", *(kind for kind in RUNNER_PLACES if "image" in kind)}
 KINDS = [f"agent {kind}" for kind in [*AGENT_PLACES, *IPC]] + [f"runner {kind}" for kind in [*RUNNER_PLACES, *IPC]]
 
 
@@ -106,7 +111,21 @@ class Outcome:
 
 
 def fill(text: str, target: Target) -> str:
-    return text.format(home=target.users.agent.home, root=target.root, source=target.source, bench=target.bench)
+    return text.format(
+        home=target.users.agent.home, root=target.root, source=target.source, bench=target.bench, image=image_of(target)
+    )
+
+
+def image_of(target: Target) -> Path:
+    """Directories that the image gave the runner, beside all that the daemon knows."""
+    return target.root / "image"
+
+
+def give_to_runner(root: Path, users: TestUsers) -> None:
+    for name, uid, mode in (("own", users.runner.uid, 0o755), ("group", 0, 0o775)):
+        (root / "image" / name).mkdir(parents=True)
+        os.chown(root / "image" / name, uid, users.runner.gid)
+        (root / "image" / name).chmod(mode)
 
 
 def look_script(target: Target) -> str:
@@ -121,7 +140,7 @@ def look_script(target: Target) -> str:
 
 @pytest.fixture(scope="module")
 def outcome(test_users: TestUsers) -> Iterator[Outcome]:
-    with attacked_daemon(test_users, 2) as target:
+    with attacked_daemon(test_users, 2, before=lambda root: give_to_runner(root, test_users)) as target:
         (target.root / "tools.py").write_text(TOOLS)
         leave = [
             f'mkdir -p "$(dirname "{fill(path, target)}")"; echo x > "{fill(path, target)}"'
@@ -151,7 +170,9 @@ def seen(text: str) -> set[str]:
 def test_the_look_finds_what_is_there(outcome: Outcome) -> None:
     here = {f"agent {kind}" for kind in AGENT_PLACES} | {f"agent {kind}" for kind in IPC}
     assert here - seen(outcome.by_agent) <= {"agent POSIX message queue"}
-    there = {f"runner {kind}" for kind in RUNNER_PLACES if kind != "harness"} | {f"runner {kind}" for kind in IPC}
+    there = {f"runner {kind}" for kind in RUNNER_PLACES if kind not in CLOSED_PLACES} | {
+        f"runner {kind}" for kind in IPC
+    }
     assert there - seen(outcome.by_build) <= {"runner POSIX message queue"}
 
 

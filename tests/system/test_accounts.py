@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import platform
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from shell.accounts import Account, current_account, find_account, is_isolated, unprivileged_pair
+from shell.accounts import Account, child_setup, current_account, find_account, is_isolated, unprivileged_pair
 from shell.command import CommandResult, run_command
 from shell.errors import AccountError, CommandError
-from tests.support.live import REPOSITORY
 from tests.support.users import TestUsers
 
 pytestmark = pytest.mark.users
@@ -62,31 +62,55 @@ def test_a_private_group_keeps_the_uid_and_hides_from_the_account_itself(test_us
     assert set(status["Gid"].split()) == {"64999"}
 
 
-SEARCH_KEY = """
+KEY_CALLS = """
 import ctypes, platform
-add_key, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219)}[platform.machine()]
-libc = ctypes.CDLL(None)
-SEARCH, SESSION, JOIN = 10, -3, 1
-def seen(): return libc.syscall(keyctl, SEARCH, SESSION, b"user", b"ssebench-test", 0) >= 0
+add, request, control = {"x86_64": (248, 249, 250), "aarch64": (217, 218, 219)}[platform.machine()]
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments): return ctypes.get_errno() if libc.syscall(*arguments) < 0 else 0
+print(call(add, b"user", b"note", b"x", 1, -4), call(request, b"user", b"note", None, 0), call(control, 0, -4, 0))
 """
-# A daemon that was started from a session with a keyring; everybody who has inherited that may read and add keys.
-INHERITED_KEYRING = f"""{SEARCH_KEY}
-import subprocess, sys
-from shell.accounts import child_setup, find_account
-if libc.syscall(keyctl, JOIN, None) < 0 or libc.syscall(add_key, b"user", b"ssebench-test", b"x", 1, SESSION) < 0:
-    sys.exit("no keyrings")
-assert seen()
-argv = ["/usr/bin/python3", "-I", "-S", "-c", {SEARCH_KEY + "print(seen())"!r}]
-subprocess.run(argv, preexec_fn=child_setup(find_account(sys.argv[1]), "/"), check=True)
+# push rbx; eax = keyctl of i386; ebx = ecx = edx = 0; int 0x80; pop rbx; ret
+KEY_CALL_OF_32_BIT = """
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes.fromhex("53b82001000031db31c931d2cd805bc3"))
+print(-ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))())
 """
 
 
-def test_keys_of_the_daemons_session_are_out_of_reach(test_users: TestUsers) -> None:
-    argv = [sys.executable, "-c", INHERITED_KEYRING, test_users.runner.name]
-    ended = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    if "no keyrings" in ended.stderr:
-        pytest.skip("this kernel or container has no keyrings")
-    assert ended.stdout == "False\n", ended.stderr
+def test_no_key_can_be_left_or_found(test_users: TestUsers) -> None:
+    for account in (test_users.agent, test_users.runner):
+        answer = run_as(account, f"python3 -I -S -c '{KEY_CALLS}'")
+        assert answer.stdout.split() == [b"%d" % errno.ENOSYS] * 3, answer
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the 32-bit calls of x86")
+def test_no_key_can_be_left_or_found_with_the_calls_of_32_bit(test_users: TestUsers) -> None:
+    argv = ["/usr/bin/python3", "-I", "-S", "-c", KEY_CALL_OF_32_BIT]
+    if subprocess.run(argv, check=False, capture_output=True).returncode != 0:
+        pytest.skip("this kernel has no 32-bit calls")
+    answer = run_as(test_users.runner, f"python3 -I -S -c '{KEY_CALL_OF_32_BIT}'")
+    assert answer.stdout.split() == [b"%d" % errno.ENOSYS], answer
+
+
+def test_a_child_that_starts_after_its_parents_end_does_not_run(test_users: TestUsers) -> None:
+    setup = child_setup(test_users.agent, "/")
+    read_end, write_end = os.pipe()
+    # The child's child has another parent than the one that asked for the setup.
+    child = os.fork()
+    if child == 0:
+        if os.fork() == 0:
+            try:
+                setup()
+            except AccountError as error:
+                os.write(write_end, str(error).encode())
+            os._exit(0)
+        os.wait()
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write_end)
+    assert os.read(read_end, 100) == b"the daemon has ended"
+    os.close(read_end)
 
 
 def test_the_kernel_ends_children_before_the_daemon_when_memory_runs_out(test_users: TestUsers) -> None:

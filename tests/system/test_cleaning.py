@@ -13,7 +13,7 @@ import pytest
 
 from shell import cleaner
 from shell.accounts import Account
-from shell.cleaning import SharedPlaces, empty_directory, remove_jobs
+from shell.cleaning import CleaningError, SharedPlaces, empty_directory, remove_jobs
 from shell.processes import end_processes
 from shell.programs import program_argv
 from tests.support.checks import as_user
@@ -154,19 +154,28 @@ def test_posix_message_queues_are_removed(test_users: TestUsers, name: str) -> N
     assert python(test_users.runner, HAS_QUEUE, f"/{name}") == 0
 
 
-def test_keyrings_are_emptied(test_users: TestUsers) -> None:
-    add = "import ctypes; print(ctypes.CDLL(None).syscall(248, b'user', b'note', b'secret', 6, -4))"
-    find = "import ctypes; print(ctypes.CDLL(None).syscall(250, 10, -4, b'user', b'note', 0))"
+def test_whoever_purges_is_told_that_something_may_be_left(
+    test_users: TestUsers, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_user(test_users.agent, f"touch /tmp/{name}")
+    monkeypatch.setattr("shell.cleaning._CLEAN_SECONDS", 0.001)
+    with pytest.raises(CleaningError, match=f"all that {test_users.agent.name} left"):
+        SharedPlaces().purge(test_users.agent)
+    monkeypatch.undo()
+    SharedPlaces().purge(test_users.agent)
+    assert not left(name)
 
-    def key(program: str) -> int:
-        argv = ["/usr/bin/python3", "-I", "-S", "-c", program]
-        return int(subprocess.run(argv, user=test_users.runner.uid, capture_output=True, check=True).stdout)
 
-    if os.uname().machine != "x86_64" or key(add) < 0:
-        pytest.skip("no key calls here")
-    assert key(find) > 0
-    SharedPlaces().purge(test_users.runner)
-    assert key(find) == -1
+def test_a_directory_with_more_names_than_memory_is_removed(test_users: TestUsers, name: str) -> None:
+    make = f"import os; os.mkdir('/tmp/{name}'); os.chdir('/tmp/{name}')\n"
+    make += "for number in range(150_000): os.close(os.open(f'{number:0250d}', os.O_CREAT | os.O_WRONLY))"
+    assert python(test_users.runner, make) == 0
+    argv = program_argv("cleaner", "purge", str(test_users.runner.uid), "/tmp", "--")
+    # All the names at once would take more.
+    limit = ["/usr/bin/prlimit", f"--as={64 << 20}"]
+    done = subprocess.run([*limit, *argv], user=test_users.runner.uid, check=False, capture_output=True)
+    assert done.returncode == 0, done
+    assert not left(name)
 
 
 def test_crontab_and_at_jobs_are_removed_others_stay(test_users: TestUsers) -> None:
@@ -198,6 +207,26 @@ def test_the_scan_finds_what_an_image_shares(test_users: TestUsers, name: str) -
         as_user(test_users.runner, f"echo x > {root}/open/{name}")
         places = SharedPlaces()
         places.start_scan()
+        places.purge(test_users.runner, everywhere=True)
+        assert os.listdir(root / "open") == []
+        places.close()
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_search_that_fails_is_made_again_when_all_must_be_found(
+    test_users: TestUsers, name: str, monkeypatch: pytest.MonkeyPatch, everywhere: bool
+) -> None:
+    with scratch() as root:
+        (root / "open").mkdir()
+        (root / "open").chmod(0o1777)
+        as_user(test_users.runner, f"echo x > {root}/open/{name}")
+        places = SharedPlaces()
+        with monkeypatch.context() as patched:
+            patched.setattr("shell.cleaning._SCAN_SECONDS", 0.001)
+            places.start_scan()
+            if everywhere:
+                with pytest.raises(CleaningError, match="did not end within"):
+                    places.purge(test_users.runner, everywhere=True)
         places.purge(test_users.runner, everywhere=True)
         assert os.listdir(root / "open") == []
         places.close()

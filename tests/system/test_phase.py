@@ -13,9 +13,11 @@ from pathlib import Path
 import gevent
 import pytest
 
+from grading.bencher import BencherError
 from grading.phase import AgentPhase
 from grading.state import RunState, open_state
 from shell.accounts import child_setup
+from shell.cleaning import CleaningError
 from shell.errors import ProcessesLeftError
 from shell.processes import end_processes, processes_of
 from tests.support.checks import Checks, as_user, make_checks, running_checks
@@ -158,7 +160,7 @@ def test_the_agents_files_in_shared_places_are_removed_its_tree_is_not(test_user
             state = open_state(str(root / "state"), task_id="t", source="/s", fresh=False)
             phase = AgentPhase(state, test_users.agent, [f"{name}/src", f"{name}/archive"])
             phase.end()
-            phase.wait_cleaned()
+            phase.clean()
         assert sorted(os.listdir(name)) == ["archive", "src"] and os.path.exists(f"{name}/src/f")
     finally:
         subprocess.run(["rm", "-rf", name], check=True)
@@ -168,6 +170,37 @@ def test_the_agents_files_in_shared_places_are_removed_its_tree_is_not(test_user
 def checks(test_users: TestUsers) -> Iterator[Checks]:
     with running_checks(test_users) as checks:
         yield checks
+
+
+def test_what_could_not_be_removed_is_never_graded_over(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"/tmp/ssebench-test-{secrets.token_hex(6)}"
+    checks.as_agent(f"touch {name}")
+    with monkeypatch.context() as patched:
+        patched.setattr("shell.cleaning._CLEAN_SECONDS", 0.001)
+        checks.phase.end()
+        with pytest.raises(CleaningError, match="left in shared places"):
+            checks.bencher.new_session()
+        with pytest.raises(BencherError, match="no runner session"):
+            checks.build(grading=True)
+    checks.bencher.new_session()
+    assert checks.build(grading=True).code == 0 and not os.path.lexists(name)
+
+
+def test_what_a_check_links_while_the_phase_ends_is_removed_too(checks: Checks) -> None:
+    checks.phase.end()
+    # The end has been through; a hard link to a file of the agent's, made by a build, is a file of the agent's.
+    checks.phase.clean()
+    name = f"/tmp/ssebench-test-{secrets.token_hex(6)}"
+    checks.as_agent(f"touch {name}")
+    checks.bencher.new_session()
+    assert not os.path.lexists(name)
+
+
+def test_a_process_that_began_while_the_phase_ended_is_ended_before_grading(checks: Checks) -> None:
+    checks.phase.end()
+    process = start(checks.users, "sleep 60")
+    checks.bencher.new_session()
+    assert process.wait(timeout=5) == -9
 
 
 def test_a_start_after_the_end_ends_what_was_left(checks: Checks) -> None:

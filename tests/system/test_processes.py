@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import gevent
 import pytest
@@ -20,6 +21,7 @@ from shell.errors import CommandError, ProcessesLeftError
 from shell.processes import end_orphans, end_processes, processes_of
 from tests.support.hostile import FORK_STORM
 from tests.support.users import TestUsers
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.users
 
@@ -134,6 +136,22 @@ def test_zombies_do_not_count(test_users: TestUsers) -> None:
         process.stdout.readline()
         assert processes_of(test_users.agent) == [process.pid]
         end_processes(test_users.agent)
+
+
+THREADS_WITHOUT_THE_FIRST = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_counts_until_its_last_thread_has_ended(test_users: TestUsers) -> None:
+    argv = ["/usr/bin/python3", "-I", "-S", "-c", THREADS_WITHOUT_THE_FIRST]
+    with subprocess.Popen(argv, preexec_fn=child_setup(test_users.agent, "/")) as process:
+        wait_for(lambda: "\nState:\tZ" in Path(f"/proc/{process.pid}/status").read_text())
+        assert processes_of(test_users.agent) == [process.pid]
+        end_processes(test_users.agent)
+        assert process.wait() == -9
 
 
 def test_processes_that_resist_are_named(test_users: TestUsers, monkeypatch: pytest.MonkeyPatch) -> None:
