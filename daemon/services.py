@@ -118,7 +118,7 @@ def build_services(settings: Settings, checked: Checked, *, fresh: bool) -> Serv
     close_clone(settings.repo_path)
     archive_directory(settings.archive, agent)
     state = open_state(settings.state_path, task_id=task.id, source=task.source, fresh=fresh)
-    phase = AgentPhase(state, agent, [task.source, agent.home, settings.archive])
+    phase = AgentPhase(state, agent, [task.source, _without_links(agent.home), settings.archive])
     bencher = Bencher(
         task,
         settings.bench_path,
@@ -166,8 +166,17 @@ def _check_source(settings: Settings, task: Task, agent: Account, *, fresh: bool
         return
     if not os.path.isdir(task.source):
         raise StartError(f"the task's source {task.source} is not a directory")
+    real = os.path.realpath(task.source)
+    if real != os.path.normpath(task.source):
+        # It is closed and kept by this name, along which no link is followed.
+        raise StartError(f"the task's source {task.source} is reached through a link; name {real} instead")
     if not settings.allow_history:
         check_single_commit(task.source, agent)
+
+
+def _without_links(home: str) -> str:
+    """A home as it is reached without links, of which root's directories above it may have some."""
+    return os.path.join(os.path.realpath(os.path.dirname(home)), os.path.basename(home))
 
 
 def _shell(settings: Settings, task: Task, agent: Account) -> BashSession:

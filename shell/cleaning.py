@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterable, Sequence
 
@@ -34,6 +35,8 @@ USUAL_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run/lock", "/dev/mqueue")  # n
 _CRON_FOLDERS = ("/var/spool/cron", "/var/spool/cron/crontabs", "/var/spool/cron/atjobs", "/var/spool/at")
 _NOT_SCANNED = ("/proc", "/sys", "/dev")
 _ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+# What has a meaning in a pattern of find's.
+_PATTERN = re.compile(r"[\\*?\[]")
 _NICE = ("/usr/bin/nice", "-n", "19")
 _MESSAGE_BYTES = 1 << 16
 _FOUND_BYTES = 1 << 24
@@ -117,9 +120,11 @@ class SharedPlaces:
             )
         except CommandError as error:
             raise CleaningError(f"the search for shared places failed: {error}") from error
-        # Not the code: that also tells of files that went away meanwhile.
         if found.ending is not Ending.EXITED:
             raise CleaningError(f"the search for shared places did not end within {_SCAN_SECONDS:g} s")
+        # 1 also tells of files that went away meanwhile.
+        if found.code not in (0, 1):
+            raise CleaningError(f"the search for shared places ended with {found.code}: {_last_line(found)}")
         if len(found.stdout) > _FOUND_BYTES - _MARGIN_BYTES:
             raise CleaningError(f"the image has more shared places than fit into {_FOUND_BYTES} bytes")
         names = [os.fsdecode(name) for name in found.stdout.split(b"\0") if name]
@@ -132,7 +137,7 @@ class SharedPlaces:
     def _scan_rules(self) -> list[str]:
         rules: list[str] = []
         for path in sorted({*_NOT_SCANNED, *self._keep}):
-            rules += ["-path", path, "-prune", "-o"]
+            rules += ["-path", _PATTERN.sub(r"\\\g<0>", path), "-prune", "-o"]
         if self._guest is not None:
             rules += ["-uid", str(self._guest.uid), "-printf", r"g%p\0", "-prune", "-o"]
         # What others cannot pass through they cannot write below, unless they own it.

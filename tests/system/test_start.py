@@ -284,6 +284,13 @@ def test_a_clone_that_others_could_change_is_closed_to_them(root: Path, task: To
     assert "evil" not in (task.clone / "app.sh").read_text()
 
 
+def test_a_source_that_is_reached_through_a_link_is_refused(root: Path, task: ToyTask) -> None:
+    real = task.source.rename(root / "elsewhere")
+    task.source.symlink_to(real)
+    (line,) = refusal(daemon_environment(root, task))
+    assert f"{task.source} is reached through a link; name {real} instead" in line
+
+
 @pytest.mark.parametrize("kind", ["a file", "a link", "a dangling link"])
 def test_a_clone_that_is_no_directory_is_refused(root: Path, task: ToyTask, kind: str) -> None:
     real = task.clone.rename(root / "elsewhere")

@@ -77,12 +77,14 @@ def test_nobody_elses_is_touched(test_users: TestUsers, image: Path) -> None:
     assert os.stat("/etc/passwd").st_uid == 0
 
 
-def test_what_is_kept_stays_the_runners(test_users: TestUsers, image: Path) -> None:
-    places = SharedPlaces(keep=[str(image / "home")])
+@pytest.mark.parametrize("name", ["plain", "[a-z]*", "a?b\\\\c"])
+def test_what_is_kept_stays_the_runners(test_users: TestUsers, image: Path, name: str) -> None:
+    (image / "home").rename(image / name)
+    places = SharedPlaces(keep=[str(image / name)])
     places.start_scan(test_users.runner)
     places.purge(test_users.runner, everywhere=True)
     places.close()
-    assert state(image / "home") == (test_users.runner.uid, "755")
+    assert state(image / name) == (test_users.runner.uid, "755")
 
 
 def test_no_link_is_followed_on_the_way_or_at_its_end(test_users: TestUsers, image: Path) -> None:
