@@ -67,6 +67,18 @@ _WORD = rb"((?:'[^'\n]*'|\\'|\$'(?:[^'\\\n]|\\.)*')*)"
 # in a group run with the group's streams, and the group itself is none that a DEBUG trap is run for.
 _APART = b"{ %s; } </dev/null"
 
+# Bash keeps what a redirection replaces on the first free descriptor from 10 on, among the user's own. Only what a
+# duplication from N replaces is kept above N, and there it is closed in programs. So what the text can look at is
+# redirected from high descriptors. Each of these is then overwritten in the same way, which leaves its old content on
+# the next free number (242 to 244) and closes both in programs. A text that lowers its limit makes it impossible to
+# put back a high descriptor: 0, 1 and 2 therefore come last, or in an outer group, and so are put back before. 254 is
+# there to fail while nothing has been run, when there are fewer descriptors than all of this needs. (255 is bash's.)
+_HIGH_APART = b"{ { %s; } 240<&241 254<&241; } 240</dev/null <&240"
+_HIGH_STREAMS = b"238>%s 239>%s 238<&240 239<&240 <&242 1>&243 2>&244"
+HIGH_DESCRIPTORS = 256
+# A call that is no builtin (`enable -n eval` in a function) is redirected in a process of its own, with nothing kept.
+_NOTHING_KEPT = b": 243: Bad file descriptor\n"
+
 # What we call stays a builtin, whatever ``enable -n`` said: nothing else could call the next text.
 _CALLED = b" ".join((*_NAMES, b"exit", b"export"))
 _ENABLE = b"; { \\enable %s || \\builtin enable %s; } 2>/dev/null || _=" % (_CALLED, _CALLED)
@@ -150,7 +162,10 @@ class Paths:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command as the lines below need it. ``text_in_file``: it lies at ``paths.text`` and is sourced from there."""
+    """One command as the lines below need it.
+
+    ``text_in_file``: it lies at ``paths.text`` and is sourced from there. ``high``: bash may use HIGH_DESCRIPTORS.
+    """
 
     nonce: bytes
     text: bytes
@@ -159,6 +174,7 @@ class Command:
     shadowed: frozenset[int]
     prompts: tuple[bytes, ...]
     text_in_file: bool
+    high: bool
 
 
 def belongs_in_file(text: bytes) -> bool:
@@ -180,6 +196,11 @@ def failed_to_parse(text: bytes, stderr: bytes) -> bool:
     return leaves_open(text) and last.startswith((b"bash: syntax error", b"bash: unexpected EOF"))
 
 
+def nothing_was_kept(command: Command, messages: bytes) -> bool:
+    """Whether bash's own ``messages`` say that the streams were opened but not given to the text, which did not run."""
+    return command.high and _NOTHING_KEPT in messages
+
+
 def was_not_called(command: Command, ended: Report, stderr: bytes) -> bool:
     """Whether bash did not find what calls the text: a function before it said ``enable -n eval``."""
     name = b"source" if command.text_in_file else b"eval"
@@ -199,7 +220,7 @@ def file_text(text: bytes, shadowed: frozenset[int]) -> bytes:
 def command_lines(command: Command) -> bytes:
     """The lines that make bash run the command and report under its nonce."""
     nonce = command.nonce
-    body = _APART % b"; ".join((_give_back(command.prompts), _run(command), _say_and_hide(nonce, Said.ENDED)))
+    body = _apart(command) % b"; ".join((_give_back(command.prompts), _run(command), _say_and_hide(nonce, Said.ENDED)))
     check = _shadow_check(nonce) if may_shadow(command.text) else b""
     if b"enable" in command.text:
         check += _ENABLE
@@ -212,7 +233,7 @@ def direct_lines(command: Command, way: Way) -> bytes:
     parts = [_NO_EDITING, _run(command), _say(nonce, Said.ENDED)]
     if way is not Way.BARE_PROMPT:
         parts = [_NO_EDITING, _give_back(command.prompts), _run(command), _say_and_hide(nonce, Said.ENDED)]
-    first = _APART % b"; ".join(parts)
+    first = _apart(command) % b"; ".join(parts)
     # The empty line has the parser forget what an open "((" left in it: it would not know our bracket as one.
     return b" %s\n\n%s" % (first, ready_line(nonce, way))
 
@@ -227,6 +248,10 @@ def ready_line(nonce: bytes, way: Way) -> bytes:
     """The line that is run at the prompt, once the text is over."""
     say = _say if way is Way.BARE_PROMPT else _say_and_hide
     return b" %s\n" % (_APART % say(nonce, Said.READY))
+
+
+def _apart(command: Command) -> bytes:
+    return _HIGH_APART if command.high else _APART
 
 
 def _give_back(prompts: Iterable[bytes]) -> bytes:
@@ -288,7 +313,8 @@ def _run(command: Command) -> bytes:
     paths = command.paths
     # The empty substring is there for its offset, an assignment: the first line of the text is line 1. Only here,
     # while the command is being expanded, does bash keep what is assigned to LINENO.
-    streams = b"</dev/null >%s${PPID:LINENO=1:0} 2>%s" % (paths.stdout.encode(), paths.stderr.encode())
+    streams = _HIGH_STREAMS if command.high else b"</dev/null >%s 2>%s"
+    streams %= (paths.stdout.encode() + b"${PPID:LINENO=1:0}", paths.stderr.encode())
     name, text = (b"source", command.text) if command.text_in_file else (b"eval", command.text)
     call = _call(name, command.shadowed)
     if call is None:

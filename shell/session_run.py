@@ -100,7 +100,7 @@ class Run:
                     self._shell.code = LOST_CODE
                     self._send(self._way)
                 else:
-                    self._send(Way.BARE_PROMPT)
+                    self._send(self._way if self._shell.had_no_high() else Way.BARE_PROMPT)
             if not self._bash.is_alive:
                 return Ending.EXITED
             if self._stop.is_set():
@@ -147,7 +147,7 @@ class Run:
 
     def _has_begun(self) -> bool:
         """Whether bash may have begun with the text: only when it surely has not, the text may be sent once more."""
-        self._began = self._began or self._exchange.was_opened()
+        self._began = self._began or (self._exchange.was_opened() and not self._shell.lost_the_streams())
         return self._began
 
     def _may_try_again(self) -> bool:

@@ -18,6 +18,7 @@ from gevent.event import Event
 
 from shell.accounts import Account
 from shell.session_protocol import (
+    HIGH_DESCRIPTORS,
     Command,
     Report,
     Said,
@@ -28,6 +29,7 @@ from shell.session_protocol import (
     file_text,
     fork_failed,
     may_shadow,
+    nothing_was_kept,
     ready_line,
     reports,
     startup_lines,
@@ -56,6 +58,7 @@ class Shell:
         self._checks_names = False
         self._command: Command | None = None
         self._prompts: tuple[bytes, ...] = (b"", b"", b"")
+        self._high = True
         self.process = BashProcess(
             account,
             source,
@@ -98,7 +101,9 @@ class Shell:
         usual = way is Way.PROMPT_COMMAND
         self._begin(checks_names=may_shadow(text) and usual)
         in_file = usual and belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
-        command = Command(self.nonce, text, code, exchange.paths, shadowed, prompts, in_file)
+        # The last way needs as few descriptors as can be.
+        high = self._high and way is not Way.BARE_PROMPT
+        command = Command(self.nonce, text, code, exchange.paths, shadowed, prompts, in_file, high)
         lines = command_lines(command) if usual else direct_lines(command, way)
         self._command = command
         self.process.send(lines)
@@ -114,6 +119,16 @@ class Shell:
     def could_not_fork(self) -> bool:
         """Whether the text did not run, because bash could not start the process that sets ``$?`` before it."""
         return self.heard(Said.ENDED) is None and self.code > 1 and fork_failed(self.messages)
+
+    def lost_the_streams(self) -> bool:
+        """Whether the text did not run although its streams were opened."""
+        return self._command is not None and nothing_was_kept(self._command, self.messages)
+
+    def had_no_high(self) -> bool:
+        """Whether the text did not run for want of high descriptors; from now on the shell does without."""
+        few = self._high and (self.lost_the_streams() or self.process.descriptor_limit() < HIGH_DESCRIPTORS)
+        self._high = self._high and not few
+        return few
 
     def was_not_called(self, stderr: bytes) -> bool:
         """Whether the text probably did not run, because what calls it is switched off, as ``stderr`` then says."""

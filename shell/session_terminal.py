@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import struct
@@ -37,6 +38,7 @@ _TIOCGPTPEER = 0x5441
 _libc = ctypes.CDLL(None, use_errno=True)
 _BASH = "/bin/bash"
 _REAP_SECONDS = 5.0
+_OPEN_FILES = re.compile(rb"^Max open files +(\d+)", re.MULTILINE)
 # The number of read(2), where it is known.
 _READ = {"x86_64": b"0", "aarch64": b"63"}.get(os.uname().machine)
 
@@ -192,6 +194,14 @@ class BashProcess:
         """The process group that the terminal's signals go to, 0 when there is none."""
         with contextlib.suppress(OSError):
             return int(struct.unpack("i", ioctl(self._child.child_fd, termios.TIOCGPGRP, b"\0" * 4))[0])
+        return 0
+
+    def descriptor_limit(self) -> int:
+        """How many descriptors bash may have now, 0 when that cannot be known."""
+        # prlimit(2) wants a capability that a container's root lacks.
+        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/limits", "rb") as file:
+            found = _OPEN_FILES.search(file.read())
+            return int(found[1]) if found else 0
         return 0
 
     def signal(self, number: int) -> None:

@@ -30,8 +30,8 @@ _NONCE = b"0123456789abcdef01234567"
 _PATHS = Paths("/x/out", "/x/err", "/x/command")
 
 
-def _command(text: bytes, *, code: int = 0, shadowed: frozenset[int] = frozenset(), in_file: bool = False) -> Command:
-    return Command(_NONCE, text, code, _PATHS, shadowed, (b"", b"", b""), in_file)
+def _command(text: bytes, *, shadowed: frozenset[int] = frozenset()) -> Command:
+    return Command(_NONCE, text, 0, _PATHS, shadowed, (b"", b"", b""), text_in_file=False, high=True)
 
 
 def test_bash_reads_every_byte_of_a_quoted_text_back() -> None:
