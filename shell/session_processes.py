@@ -38,9 +38,23 @@ class Process:
     started: int
 
 
-def boot_ticks() -> int:
-    """Now, in the unit of ``Process.started``."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment, to tell processes of before from those of after: a tick is long, so within one the numbers tell."""
+
+    ticks: int
+    last_pid: int
+
+    @classmethod
+    def now(cls) -> Moment:
+        """This moment."""
+        ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+        with open("/proc/loadavg", "rb") as file:
+            return cls(ticks, int(file.read().split()[-1]))
+
+    def is_after(self, found: Process) -> bool:
+        """Whether ``found`` was started before this moment."""
+        return (found.started, found.pid) <= (self.ticks, self.last_pid)
 
 
 def process(pid: int) -> Process | None:
@@ -94,24 +108,25 @@ def end_all(find: Callable[[], list[Process]], uid: int, within_s: float) -> boo
     return True
 
 
-def foreground(shell: int, foreground_group: int, since_ticks: int) -> list[Process]:
+def foreground(shell: int, foreground_group: int, since: Moment) -> list[Process]:
     """The processes of the command that runs in ``shell`` now.
 
-    Not among them, with all they started: what is older than the command and does not hold the terminal, and the
-    command's own jobs in the background (children of the shell in its session, with a group of their own that does
-    not hold the terminal).
+    Not among them, with all they started: what is older than the command and does not hold the terminal; orphans of
+    such, known by the leader of their session or group; and the command's own jobs in the background (children of the
+    shell in its session, with a group of their own that does not hold the terminal).
     """
     own = process(shell)
     below = descendants(shell)
     if own is None:
         return below
+    # A job of before that was brought to the foreground is what the command waits for now.
+    old = {found.pid for found in below if since.is_after(found) and found.group != foreground_group}
     spared = {shell}
     spared_groups: set[int] = set()
     ours = []
     for found in below:  # parents come before their children
         is_job = found.session == own.session and found.group not in (foreground_group, own.group)
-        # A job of before that was brought to the foreground is what the command waits for now.
-        is_old = found.started < since_ticks and found.group != foreground_group
+        is_old = not old.isdisjoint((found.pid, found.session, found.group))
         if found.parent == shell:
             spare = is_old or (is_job and (found.group == found.pid or found.group in spared_groups))
         else:

@@ -16,7 +16,7 @@ import time
 import gevent
 
 from shell.command import Ending
-from shell.session_processes import Process, boot_ticks, foreground, process, send_signal
+from shell.session_processes import Moment, Process, foreground, process, send_signal
 from shell.session_protocol import Said, Way, leaves_open
 from shell.session_shell import Shell
 from shell.session_streams import Exchange
@@ -47,7 +47,7 @@ class Run:
         self._text = text
         self._limit_s = limit_s
         self._stop = stop
-        self._since_ticks = boot_ticks()
+        self._since = Moment.now()
         self._started = time.monotonic()
         self._way = Way.PROMPT_COMMAND
         self._began = False
@@ -207,7 +207,7 @@ class Run:
         return bool(targets)
 
     def _foreground(self) -> list[Process]:
-        return foreground(self._bash.pid, self._bash.foreground_group(), self._since_ticks)
+        return foreground(self._bash.pid, self._bash.foreground_group(), self._since)
 
     def _gone(self) -> bool:
         return self._is_over() or not self._bash.is_alive
