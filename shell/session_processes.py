@@ -108,12 +108,13 @@ def end_all(find: Callable[[], list[Process]], uid: int, within_s: float) -> boo
     return True
 
 
-def foreground(shell: int, foreground_group: int, since: Moment) -> list[Process]:
+def foreground(shell: int, foreground_group: int, since: Moment, *, has_jobs: bool) -> list[Process]:
     """The processes of the command that runs in ``shell`` now.
 
     Not among them, with all they started: what is older than the command and does not hold the terminal; orphans of
     such, known by the leader of their session or group; and the command's own jobs in the background (children of the
-    shell in its session, with a group of their own that does not hold the terminal).
+    shell in its session, with a group of their own that does not hold the terminal). Without job control (``has_jobs``)
+    such a group is no sign of a job.
     """
     own = process(shell)
     below = descendants(shell)
@@ -125,7 +126,7 @@ def foreground(shell: int, foreground_group: int, since: Moment) -> list[Process
     spared_groups: set[int] = set()
     ours = []
     for found in below:  # parents come before their children
-        is_job = found.session == own.session and found.group not in (foreground_group, own.group)
+        is_job = has_jobs and found.session == own.session and found.group not in (foreground_group, own.group)
         is_old = not old.isdisjoint((found.pid, found.session, found.group))
         if found.parent == shell:
             spare = is_old or (is_job and (found.group == found.pid or found.group in spared_groups))

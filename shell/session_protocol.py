@@ -25,6 +25,10 @@ that it is ready and has not begun, something kept PROMPT_COMMAND from being run
 that is read-only or has attributes. Then the text is given to it once more, at the prompt itself; if that does not help
 either, to a new shell.
 
+With job control a pipeline has a process group of its own, and `timeout`, which becomes the leader of its group, is
+that already: when it ends its group, the filters it writes to are killed as well, before they have printed. So a text
+with `timeout` in a pipeline that does not speak of jobs is run without job control, as in a script.
+
 A substitution that is never closed, ``$(`` without its bracket, makes bash overwrite its own memory afterwards, in
 PROMPT_COMMAND and in sourced files, and perhaps die. So text that looks like it is evaluated at the prompt itself.
 
@@ -55,6 +59,13 @@ _JOB_WORDS = re.compile(
     rb"(?:^|[\s\"'=])%[\d%+?-]|\b(?:kill|wait)\b[^;&|\n]*\s%\w|\b(?:jobs|fg|bg|disown)\b|\bwait\s+-"
 )
 _QUOTED = re.compile(rb"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.", re.DOTALL)
+# A text with `timeout` in a pipeline that has nothing to do with jobs, see above.
+_TIMEOUT = re.compile(rb"\btimeout\b")
+_PIPE = re.compile(rb"(?<!\|)\|(?!\|)")
+_BACKGROUND = re.compile(rb"(?<![&<>|])&(?![&>])")
+_MONITOR_WORDS = re.compile(
+    rb"\$-|\b(?:monitor|coproc|wait|suspend|trap|eval|source)\b|\bset\b[^;&|\n]*\s[-+]\w*m|(?:^|[;&|({\n])[ \t]*\.\s"
+)
 _LARGE_BYTES = 1 << 16
 # Bash measures the rest of the text at each quote.
 _COSTLY = 1 << 28
@@ -84,6 +95,9 @@ _CALLED = b" ".join((*_NAMES, b"exit", b"export"))
 _ENABLE = b"; { \\enable %s || \\builtin enable %s; } 2>/dev/null || _=" % (_CALLED, _CALLED)
 # With `set -o vi` bash leaves PROMPT_COMMAND alone while its input is no terminal, and may crash.
 _NO_EDITING = b"\\builtin set +o vi +o emacs || _="
+
+_MONITOR_OFF = b"\\builtin set +m || _="
+_MONITOR_ON = b"\\builtin set -m || _="
 
 _LEAVE_POSIX = b"\\unset POSIXLY_CORRECT\n"
 
@@ -118,18 +132,20 @@ class Report:
     """One message of bash's. ``number`` is ``$?``, for SHADOWED the index of a name.
 
     ``prompts`` of ENDED and READY: the values of the prompt variables, each as a word of bash's own quoting or empty.
+    ``options``: ``$-``, together with these.
     """
 
     said: Said
     number: int
     prompts: tuple[bytes, ...] = ()
+    options: bytes = b""
 
 
 _KINDS = {kind.value.encode(): kind for kind in Said}
 # Matched at one place of a line only, so that no line, however long, takes more than one pass.
 _MARK = b"/dev/null/"
 _REPORT = re.compile(
-    _MARK + rb"([0-9a-f]{24})\.([erf])\.(\d{1,3})" + rb"(?:\." + b"/".join([_WORD] * len(_PROMPTS)) + rb")?: "
+    _MARK + rb"([0-9a-f]{24})\.([erf])\.(\d{1,3})(?:\." + b"/".join([_WORD] * len(_PROMPTS)) + rb"(?:/(\w*))?)?: "
 )
 
 
@@ -148,7 +164,7 @@ def _say_and_hide(nonce: bytes, said: Said) -> bytes:
     """Says the exit code and what the prompt variables hold, and empties these."""
     values = b"/".join(b"${%s+${%s@Q}}" % (name, name) for name in _PROMPTS)
     empty = b" ".join(b"%s=" % name for name in _PROMPTS)
-    return b'9<"/dev/null/%s.%s.$?.%s" || %s' % (nonce, said.value.encode(), values, empty)
+    return b'9<"/dev/null/%s.%s.$?.%s" || %s' % (nonce, said.value.encode(), values + b"/$-", empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +181,7 @@ class Command:
     """One command as the lines below need it.
 
     ``text_in_file``: it lies at ``paths.text`` and is sourced from there. ``high``: bash may use HIGH_DESCRIPTORS.
+    ``monitored``: job control is left as it is.
     """
 
     nonce: bytes
@@ -175,6 +192,7 @@ class Command:
     prompts: tuple[bytes, ...]
     text_in_file: bool
     high: bool
+    monitored: bool
 
 
 def belongs_in_file(text: bytes) -> bool:
@@ -188,6 +206,15 @@ def leaves_open(text: bytes) -> bool:
         return False
     bare = _QUOTED.sub(b"", text)
     return bare.count(b"(") > bare.count(b")")
+
+
+def needs_no_jobs(text: bytes) -> bool:
+    """Whether ``text`` has `timeout` in a pipeline and, as far as can be seen, nothing to do with jobs."""
+    if _TIMEOUT.search(text) is None or len(text) > _LARGE_BYTES:
+        return False
+    bare = _QUOTED.sub(b"", text)
+    speaks_of_jobs = _JOB_WORDS.search(text) or _MONITOR_WORDS.search(bare) or _BACKGROUND.search(bare)
+    return _PIPE.search(bare) is not None and not speaks_of_jobs
 
 
 def failed_to_parse(text: bytes, stderr: bytes) -> bool:
@@ -207,6 +234,11 @@ def was_not_called(command: Command, ended: Report, stderr: bytes) -> bool:
     return ended.number == 127 and stderr == b"bash: %s: command not found\n" % name and name not in command.text
 
 
+def is_free(name: bytes, shadowed: frozenset[int]) -> bool:
+    """Whether no function has this name of ours."""
+    return _NAMES.index(name) not in shadowed
+
+
 def may_shadow(text: bytes) -> bool:
     """Whether ``text`` could define functions named like what we call; bash then reports which there are."""
     return _ANY_NAME.search(text) is not None
@@ -220,11 +252,12 @@ def file_text(text: bytes, shadowed: frozenset[int]) -> bytes:
 def command_lines(command: Command) -> bytes:
     """The lines that make bash run the command and report under its nonce."""
     nonce = command.nonce
-    body = _apart(command) % b"; ".join((_give_back(command.prompts), _run(command), _say_and_hide(nonce, Said.ENDED)))
+    body = _apart(command) % b"; ".join(_steps(command))
     check = _shadow_check(nonce) if may_shadow(command.text) else b""
     if b"enable" in command.text:
         check += _ENABLE
-    return b" %s\n%s" % (_APART % (b"PROMPT_COMMAND=" + quoted(body + check)), ready_line(nonce, Way.PROMPT_COMMAND))
+    ready = ready_line(nonce, Way.PROMPT_COMMAND, command.monitored)
+    return b" %s\n%s" % (_APART % (b"PROMPT_COMMAND=" + quoted(body + check)), ready)
 
 
 def direct_lines(command: Command, way: Way) -> bytes:
@@ -232,10 +265,10 @@ def direct_lines(command: Command, way: Way) -> bytes:
     nonce = command.nonce
     parts = [_NO_EDITING, _run(command), _say(nonce, Said.ENDED)]
     if way is not Way.BARE_PROMPT:
-        parts = [_NO_EDITING, _give_back(command.prompts), _run(command), _say_and_hide(nonce, Said.ENDED)]
+        parts = [_NO_EDITING, *_steps(command)]
     first = _apart(command) % b"; ".join(parts)
     # The empty line has the parser forget what an open "((" left in it: it would not know our bracket as one.
-    return b" %s\n\n%s" % (first, ready_line(nonce, way))
+    return b" %s\n\n%s" % (first, ready_line(nonce, way, command.monitored))
 
 
 def startup_lines(nonce: bytes, setup: bytes) -> bytes:
@@ -244,10 +277,16 @@ def startup_lines(nonce: bytes, setup: bytes) -> bytes:
     return first + ready_line(nonce, Way.PROMPT_COMMAND)
 
 
-def ready_line(nonce: bytes, way: Way) -> bytes:
+def ready_line(nonce: bytes, way: Way, monitored: bool = True) -> bytes:
     """The line that is run at the prompt, once the text is over."""
-    say = _say if way is Way.BARE_PROMPT else _say_and_hide
-    return b" %s\n" % (_APART % say(nonce, Said.READY))
+    say = (_say if way is Way.BARE_PROMPT else _say_and_hide)(nonce, Said.READY)
+    return b" %s\n" % (_APART % (say if monitored else say + b"; " + _MONITOR_ON))
+
+
+def _steps(command: Command) -> list[bytes]:
+    """What is run around the text where the prompt variables are ours to change."""
+    before = [_give_back(command.prompts), *([] if command.monitored else [_MONITOR_OFF])]
+    return [*before, _run(command), _say_and_hide(command.nonce, Said.ENDED)]
 
 
 def _apart(command: Command) -> bytes:
@@ -268,8 +307,8 @@ def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:
         if match is None or not line.endswith(b"\n"):
             others.append(line)
         elif match[1] == nonce:
-            said, number, *prompts = match.groups()[1:]
-            found.append(Report(_KINDS[said], int(number), tuple(word or b"" for word in prompts)))
+            said, number, *prompts, options = match.groups(b"")[1:]
+            found.append(Report(_KINDS[said], int(number), tuple(prompts), options))
     return found, b"".join(others)
 
 
@@ -327,9 +366,9 @@ def _run(command: Command) -> bytes:
 
 def _call(name: bytes, shadowed: frozenset[int]) -> bytes | None:
     """How to call the builtin ``name`` although functions may have its name; None when every way is closed."""
-    if _NAMES.index(name) not in shadowed:
+    if is_free(name, shadowed):
         return b"\\%s" % name
-    free = (caller for caller in (b"builtin", b"command") if _NAMES.index(caller) not in shadowed)
+    free = (caller for caller in (b"builtin", b"command") if is_free(caller, shadowed))
     return next((b"\\%s %s" % (caller, name) for caller in free), None)
 
 

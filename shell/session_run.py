@@ -189,10 +189,14 @@ class Run:
                 self._wait_over(_PAUSE_SECONDS)
 
     def _interrupt(self) -> None:
-        send_signal(self._foreground(), signal.SIGINT, self._uid)
+        targets = self._foreground()
         # Like on a terminal the shell itself is only interrupted while it has no program in the foreground.
         if self._bash.foreground_group() == self._bash.pid:
             self._interrupt_shell()
+        # Without job control the shell goes on when the last program of a pipeline ends by itself, as it does when one
+        # before it ends first: so all get the signal at once, like on a terminal, and after the shell.
+        for number in (signal.SIGINT,) if self._shell.is_monitored else (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
+            send_signal(targets, number, self._uid)
 
     def _interrupt_shell(self) -> None:
         self._bash.signal(signal.SIGINT)
@@ -207,7 +211,8 @@ class Run:
         return bool(targets)
 
     def _foreground(self) -> list[Process]:
-        return foreground(self._bash.pid, self._bash.foreground_group(), self._since)
+        group, has_jobs = self._bash.foreground_group(), self._shell.is_monitored
+        return foreground(self._bash.pid, group, self._since, has_jobs=has_jobs)
 
     def _gone(self) -> bool:
         return self._is_over() or not self._bash.is_alive

@@ -28,7 +28,9 @@ from shell.session_protocol import (
     direct_lines,
     file_text,
     fork_failed,
+    is_free,
     may_shadow,
+    needs_no_jobs,
     nothing_was_kept,
     ready_line,
     reports,
@@ -59,6 +61,7 @@ class Shell:
         self._command: Command | None = None
         self._prompts: tuple[bytes, ...] = (b"", b"", b"")
         self._high = True
+        self._has_jobs = False
         self.process = BashProcess(
             account,
             source,
@@ -103,14 +106,20 @@ class Shell:
         in_file = usual and belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
         # The last way needs as few descriptors as can be.
         high = self._high and way is not Way.BARE_PROMPT
-        command = Command(self.nonce, text, code, exchange.paths, shadowed, prompts, in_file, high)
+        monitored = way is Way.BARE_PROMPT or not self._can_do_without_jobs(text)
+        command = Command(self.nonce, text, code, exchange.paths, shadowed, prompts, in_file, high, monitored)
         lines = command_lines(command) if usual else direct_lines(command, way)
         self._command = command
         self.process.send(lines)
 
     def ask_again(self, way: Way) -> None:
         """Ask once more whether bash is at its prompt: an interrupt while it read the question made it forget that."""
-        self.process.send(ready_line(self.nonce, way))
+        self.process.send(ready_line(self.nonce, way, self.is_monitored))
+
+    @property
+    def is_monitored(self) -> bool:
+        """Whether the current command's text runs with the job control that the shell has, and not with none."""
+        return self._command is None or self._command.monitored
 
     def heard(self, *kinds: Said) -> Report | None:
         """The first report of one of these kinds on the current command."""
@@ -153,11 +162,17 @@ class Shell:
         self._checks_names = checks_names
         self._turned.clear()
 
+    def _can_do_without_jobs(self, text: bytes) -> bool:
+        """Whether ``text`` is better run without the job control that the shell has, and this can be switched off."""
+        return self._has_jobs and needs_no_jobs(text) and is_free(b"builtin", self._shadowed)
+
     def _remember(self) -> None:
         """Take over what the reports on the last command say about the shell."""
         last = self.heard(Said.ENDED, Said.READY)
         if last is not None and last.prompts:
             self._prompts = last.prompts
+            if self.is_monitored:
+                self._has_jobs = b"m" in last.options
         if self._checks_names:
             self._shadowed = frozenset(report.number for report in self._heard if report.said is Said.SHADOWED)
 

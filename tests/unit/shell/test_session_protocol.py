@@ -21,6 +21,7 @@ from shell.session_protocol import (
     fork_failed,
     leaves_open,
     may_shadow,
+    needs_no_jobs,
     quoted,
     reports,
     without_reports,
@@ -30,8 +31,9 @@ _NONCE = b"0123456789abcdef01234567"
 _PATHS = Paths("/x/out", "/x/err", "/x/command")
 
 
-def _command(text: bytes, *, shadowed: frozenset[int] = frozenset()) -> Command:
-    return Command(_NONCE, text, 0, _PATHS, shadowed, (b"", b"", b""), text_in_file=False, high=True)
+def _command(text: bytes, *, shadowed: frozenset[int] = frozenset(), monitored: bool = True) -> Command:
+    prompts = (b"", b"", b"")
+    return Command(_NONCE, text, 0, _PATHS, shadowed, prompts, text_in_file=False, high=True, monitored=monitored)
 
 
 def test_bash_reads_every_byte_of_a_quoted_text_back() -> None:
@@ -49,7 +51,7 @@ def test_bash_reads_a_text_quoted_twice_back() -> None:
 @given(st.binary(max_size=200).map(lambda data: data.replace(b"\0", b"")))
 def test_a_command_is_two_lines_whatever_its_text(text: bytes) -> None:
     directly = [direct_lines(_command(text), way).replace(b"\n\n", b"\n") for way in (Way.PROMPT, Way.BARE_PROMPT)]
-    for lines in (command_lines(_command(text)), *directly):
+    for lines in (command_lines(_command(text)), command_lines(_command(text, monitored=False)), *directly):
         assert lines.count(b"\n") == 2
         assert lines.endswith(b"\n")
         assert b"!" not in lines  # history expansion
@@ -60,6 +62,11 @@ def test_a_report_is_found_among_other_messages() -> None:
     found, rest = reports(_NONCE, data)
     assert found == [Report(Said.ENDED, 7, (b"'a'", b"''", b"$'b\\'c'"))]
     assert rest == b"noise\nmore\n"
+
+
+def test_a_report_tells_the_options_of_the_shell() -> None:
+    data = b"bash: /dev/null/%s.r.0.///himBHs: Not a directory\n" % _NONCE
+    assert reports(_NONCE, data)[0] == [Report(Said.READY, 0, (b"", b"", b""), b"himBHs")]
 
 
 def test_a_report_under_another_nonce_means_nothing() -> None:
@@ -111,6 +118,30 @@ def test_text_about_jobs_and_text_of_many_quotes_goes_through_the_file(text: byt
 )
 def test_a_substitution_that_is_left_open_is_noticed(text: bytes, is_open: bool) -> None:
     assert leaves_open(text) is is_open
+
+
+@pytest.mark.parametrize(
+    ("text", "no_jobs"),
+    [
+        (b"timeout 1 make 2>&1 | tail -5", True),
+        (b"cd x && timeout 1 make |& grep -c . || echo none", True),
+        (b"(timeout 1 sh -c 'sleep 5 & wait $!'; echo $?) | cat", True),
+        (b"set -euo pipefail; timeout 1 find . -name x | grep -c . | cat", True),
+        (b"ls | cat", False),
+        (b"timeout 1 make || echo failed", False),
+        (b"timeout 1 echo 'a | b'", False),
+        (b"timeout 1 make | cat & sleep 1", False),
+        (b"sleep 5 & timeout 1 make | cat", False),
+        (b"timeout 1 make | cat; jobs", False),
+        (b"timeout 1 make | cat; kill %1", False),
+        (b"timeout 1 make | cat; wait", False),
+        (b"set -m; timeout 1 make | cat", False),
+        (b"case $- in *m*) timeout 1 make | cat;; esac", False),
+        (b". ./functions; timeout 1 make | cat", False),
+    ],
+)
+def test_a_timeout_in_a_pipeline_that_is_not_about_jobs_is_noticed(text: bytes, no_jobs: bool) -> None:
+    assert needs_no_jobs(text) is no_jobs
 
 
 def test_a_function_named_eval_is_gone_around() -> None:
