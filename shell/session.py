@@ -91,7 +91,7 @@ class BashSession:
         useless = shell.was_not_called(stderr)
         if run.code == 1 and failed_to_parse(text, stderr):
             run.code = shell.code = _PARSE_ERROR_CODE
-        if run.code == _NO_PROCESS_CODE and fork_failed(stderr):
+        if (run.code == _NO_PROCESS_CODE or run.ending is not Ending.EXITED) and fork_failed(stderr):
             shell.code = LOST_CODE
         notes = run.note + (RESTARTED if lost or run.died or useless else b"")
         if run.died or useless:
@@ -113,7 +113,7 @@ class BashSession:
     def _run(self, shell: Shell, exchange: Exchange, text: bytes, limit_s: float | None, stop: StopSignal) -> Run:
         run = Run(shell, exchange, self._account.uid, text, limit_s, stop)
         run.wait()
-        shell.code = run.code
+        shell.code = run.next_code
         return run
 
     def _collect(self, run: Run, shell: Shell, exchange: Exchange) -> tuple[bytes, bytes]:

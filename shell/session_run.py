@@ -55,12 +55,16 @@ class Run:
         self.is_deaf = False
         self._ended_at: float | None = None
         self.code = 0
+        self.next_code = 0
         self.ending = Ending.EXITED
         self.died = False
         self.note = b""
 
     def wait(self) -> None:
-        """Run it to its end, which then is in ``code``, ``ending`` and ``died``; ``note`` is our line for stderr."""
+        """Run it to its end, which then is in ``code``, ``ending`` and ``died``; ``note`` is our line for stderr.
+
+        ``next_code`` is what ``$?`` is to be for the next command.
+        """
         self._stop.event.rawlink(self._shell.wake)
         try:
             self._send(Way.PROMPT if leaves_open(self._text) else Way.PROMPT_COMMAND)
@@ -71,8 +75,12 @@ class Run:
             self.code = self._code()
         finally:
             self._stop.event.unlink(self._shell.wake)
+        self.next_code = self.code
         if self.ending is Ending.TIMED_OUT:
-            self.code = TIMED_OUT_CODE
+            self.code = self.next_code = TIMED_OUT_CODE
+        # Bash may have had no process for the code of before, and would need one for this code too.
+        if self.ending is not Ending.EXITED and not self._has_begun():
+            self.next_code = LOST_CODE
 
     def _send(self, way: Way) -> None:
         self._way = way
