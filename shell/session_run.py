@@ -192,19 +192,32 @@ class Run:
             if not self._gone():
                 if self._bash.waits_for_input():
                     self._shell.ask_again(self._way)
-                else:
+                elif self._shell.is_monitored:
                     self._interrupt_shell()
+                else:
+                    self._interrupt_together()
                 self._wait_over(_PAUSE_SECONDS)
 
     def _interrupt(self) -> None:
-        targets = self._foreground()
+        if not self._shell.is_monitored:
+            self._interrupt_together()
+            return
+        send_signal(self._foreground(), signal.SIGINT, self._uid)
         # Like on a terminal the shell itself is only interrupted while it has no program in the foreground.
         if self._bash.foreground_group() == self._bash.pid:
             self._interrupt_shell()
-        # Without job control the shell goes on when the last program of a pipeline ends by itself, as it does when one
-        # before it ends first: so all get the signal at once, like on a terminal, and after the shell.
-        for number in (signal.SIGINT,) if self._shell.is_monitored else (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
+
+    def _interrupt_together(self) -> None:
+        """What Ctrl-C does to a shell without job control: it and its programs get the signal in the same moment.
+
+        Such a shell goes on unless the last program of the pipeline it waits for dies of the signal.
+        """
+        self._bash.signal(signal.SIGSTOP)
+        targets = self._foreground()
+        self._bash.signal(signal.SIGINT)
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
             send_signal(targets, number, self._uid)
+        self._bash.signal(signal.SIGCONT)
 
     def _interrupt_shell(self) -> None:
         self._bash.signal(signal.SIGINT)
