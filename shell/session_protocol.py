@@ -55,10 +55,22 @@ _ESCAPES[b"'"] = b"\\'"
 # a function of the agent's has that name.
 _NAMES = (b"eval", b"source", b"builtin", b"command")
 _ANY_NAME = re.compile(rb"eval|source|builtin|command|\.\s")
-_JOB_WORDS = re.compile(
-    rb"(?:^|[\s\"'=])%[\d%+?-]|\b(?:kill|wait)\b[^;&|\n]*\s%\w|\b(?:jobs|fg|bg|disown)\b|\bwait\s+-"
+# Where a command's name can stand: where a list begins, after a reserved word, assignments and redirections, and where
+# text begins that is evaluated later.
+_AT_COMMAND = (
+    rb"(?:^|[;&|({`)\n]|\b(?:then|do|else|elif|if|while|until|time)\s|(?:^|\s)!\s"
+    rb"|\b(?:eval|trap)\s+(?:--\s+)?[\"']|\balias\s[^;&|\n]{0,300}=[\"'])"
+    rb"[ \t]*(?:(?:\w+=|\d*[<>]+&?[ \t]*[^\s<>])\S*[ \t]+)*\\?(?:(?:builtin|command)[ \t]+\\?)*"
 )
-_QUOTED = re.compile(rb"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.", re.DOTALL)
+_JOB_WORDS = re.compile(
+    _AT_COMMAND + rb"(?:(?:jobs|fg|bg|disown)(?=[\s;&|)}<>`\"']|$)|wait\s+-|%(?:\d+|[%+-]|\?\w+)(?=[\s;&|)]|$))"
+    rb"|\b(?:kill|wait|fg|bg|jobs|disown)\b[^;&|\n]{0,300}\s[\"']?%[\w%+?-]"
+    # One that is kept for later.
+    rb"|\w=[\"']?%(?:\d+|[%+-]|\?\w+)(?=[\"'\s;&|)]|$)"
+)
+_QUOTED_OR_COMMENT = re.compile(rb"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|(?<![^\s;&|()])#[^\n]*", re.DOTALL)
+_COMMENT = re.compile(rb"(?<![^\s;&|()])#.*")
+_HERE_DOCUMENT = re.compile(rb"(?<!<)<<-?[ \t]*([\\'\"]?)(\w+)")
 # A text with `timeout` in a pipeline that has nothing to do with jobs, see above.
 _TIMEOUT = re.compile(rb"\btimeout\b")
 _PIPE = re.compile(rb"(?<!\|)\|(?!\|)")
@@ -200,11 +212,35 @@ def belongs_in_file(text: bytes) -> bool:
     return len(text) > _LARGE_BYTES or len(text) * text.count(b"'") > _COSTLY or _JOB_WORDS.search(text) is not None
 
 
+def _bare(text: bytes) -> bytes:
+    """``text`` without what is quoted, comments, and the bodies of here-documents that nothing is expanded in."""
+    return _QUOTED_OR_COMMENT.sub(b"", _without_bodies(text) if b"<<" in text else text)
+
+
+def _without_bodies(text: bytes) -> bytes:
+    lines = text.split(b"\n")
+    last = {line.lstrip(b"\t"): number for number, line in enumerate(lines)}
+    kept, at = [], 0
+    while at < len(lines):
+        kept.append(lines[at])
+        documents = _HERE_DOCUMENT.findall(_COMMENT.sub(b"", lines[at]))
+        at += 1
+        for quote, word in documents:
+            if last.get(word, -1) < at:  # never ended
+                continue
+            end = next(number for number in range(at, len(lines)) if lines[number].lstrip(b"\t") == word)
+            body = b"\n".join(lines[at:end])
+            if not quote and (b"$(" in body or b"`" in body):
+                kept.append(body)
+            at = end + 1
+    return b"\n".join(kept)
+
+
 def leaves_open(text: bytes) -> bool:
     """Whether a bracket of ``text`` may be left open. A guess, which costs no more than announcements of jobs."""
     if b"(" not in text or len(text) > _LARGE_BYTES:
         return False
-    bare = _QUOTED.sub(b"", text)
+    bare = _bare(text)
     return bare.count(b"(") > bare.count(b")")
 
 
@@ -212,7 +248,7 @@ def needs_no_jobs(text: bytes) -> bool:
     """Whether ``text`` has `timeout` in a pipeline and, as far as can be seen, nothing to do with jobs."""
     if _TIMEOUT.search(text) is None or len(text) > _LARGE_BYTES:
         return False
-    bare = _QUOTED.sub(b"", text)
+    bare = _bare(text)
     speaks_of_jobs = _JOB_WORDS.search(text) or _MONITOR_WORDS.search(bare) or _BACKGROUND.search(bare)
     return _PIPE.search(bare) is not None and not speaks_of_jobs
 

@@ -177,7 +177,7 @@ def test_a_question_that_bash_lost_is_asked_again(
     with bash_session(test_users.agent) as session:
         run(session, "x=1")
         monkeypatch.setattr(shell.session_shell, name, lambda *what: lines(*what).partition(b"\n")[0] + b"\n")
-        text = "echo $x; (exit 3) # (" if direct else "echo $x; (exit 3)"
+        text = ": ${HOME#(}; echo $x; (exit 3)" if direct else "echo $x; (exit 3)"
         ended = run(session, text)
         stopped = run(session, text.replace("echo", "sleep 60; echo"), timeout_s=0.3)
         monkeypatch.undo()
