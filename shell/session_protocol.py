@@ -96,7 +96,8 @@ _APART = b"{ %s; } </dev/null"
 # the next free number (242 to 244) and closes both in programs. A text that lowers its limit makes it impossible to
 # put back a high descriptor: 0, 1 and 2 therefore come last, or in an outer group, and so are put back before. 254 is
 # there to fail while nothing has been run, when there are fewer descriptors than all of this needs. (255 is bash's.)
-_HIGH_APART = b"{ { %s; } 240<&241 254<&241; } 240</dev/null <&240"
+# So is the name of a variable, when PROMPT_COMMAND has the attribute that turns our text into lower case.
+_HIGH_APART = b'{ { %s; } 240<&241 254<&241; } <&"$((0*${BASH_VERSINFO:?}))" 240</dev/null <&240'
 _HIGH_STREAMS = b"238>%s 239>%s 238<&240 239<&240 <&242 1>&243 2>&244"
 HIGH_DESCRIPTORS = 256
 # A call that is no builtin (`enable -n eval` in a function) is redirected in a process of its own, with nothing kept.
