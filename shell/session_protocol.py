@@ -94,13 +94,16 @@ _APART = b"{ %s; } </dev/null"
 # duplication from N replaces is kept above N, and there it is closed in programs. So what the text can look at is
 # redirected from high descriptors. Each of these is then overwritten in the same way, which leaves its old content on
 # the next free number (242 to 244) and closes both in programs. A text that lowers its limit makes it impossible to
-# put back a high descriptor: 0, 1 and 2 therefore come last, or in an outer group, and so are put back before. 254 is
-# there to fail while nothing has been run, when there are fewer descriptors than all of this needs. (255 is bash's.)
-# So is the name of a variable, when PROMPT_COMMAND has the attribute that turns our text into lower case.
-_HIGH_APART = b'{ { %s; } 240<&241 254<&241; } <&"$((0*${BASH_VERSINFO:?}))" 240</dev/null <&240'
-_HIGH_STREAMS = b"238>%s 239>%s 238<&240 239<&240 <&242 1>&243 2>&244"
+# put back a high descriptor: 0, 1 and 2 therefore come last, or in an outer group, and so are put back before.
+# 254 is there to fail while nothing has been run, when there are fewer descriptors than all of this needs. (255 is
+# bash's.) Each byte counts: bash reads our lines one by one.
+_HIGH_APART = b"{ %s; } 240</dev/null <&240 254<&241"
+_HIGH_STREAMS = b"238>%s 239>%s 240<&241 238<&240 239<&240 1>&243 2>&244"
 HIGH_DESCRIPTORS = 256
+# A redirection that is none, but fails when PROMPT_COMMAND has the attribute that turns our text into lower case.
+_MIXED_CASE = b' <&"$((0*${BASH_VERSINFO:?}))"'
 # A call that is no builtin (`enable -n eval` in a function) is redirected in a process of its own, with nothing kept.
+# What a limit makes fail afterwards names other descriptors.
 _NOTHING_KEPT = b": 243: Bad file descriptor\n"
 
 # What we call stays a builtin, whatever ``enable -n`` said: nothing else could call the next text.
@@ -145,7 +148,7 @@ class Report:
     """One message of bash's. ``number`` is ``$?``, for SHADOWED the index of a name.
 
     ``prompts`` of ENDED and READY: the values of the prompt variables, each as a word of bash's own quoting or empty.
-    ``options``: ``$-``, together with these.
+    ``options`` of ENDED: ``$-``, together with these.
     """
 
     said: Said
@@ -176,8 +179,10 @@ def _say(nonce: bytes, said: Said, number: bytes = b"$?") -> bytes:
 def _say_and_hide(nonce: bytes, said: Said) -> bytes:
     """Says the exit code and what the prompt variables hold, and empties these."""
     values = b"/".join(b"${%s+${%s@Q}}" % (name, name) for name in _PROMPTS)
+    if said is Said.ENDED:
+        values += b"/$-"
     empty = b" ".join(b"%s=" % name for name in _PROMPTS)
-    return b'9<"/dev/null/%s.%s.$?.%s" || %s' % (nonce, said.value.encode(), values + b"/$-", empty)
+    return b'9<"/dev/null/%s.%s.$?.%s" || %s' % (nonce, said.value.encode(), values, empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,7 @@ class Command:
     """One command as the lines below need it.
 
     ``text_in_file``: it lies at ``paths.text`` and is sourced from there. ``high``: bash may use HIGH_DESCRIPTORS.
-    ``monitored``: job control is left as it is.
+    ``monitored``: job control is left as it is. ``guarded``: PROMPT_COMMAND may have attributes.
     """
 
     nonce: bytes
@@ -206,6 +211,7 @@ class Command:
     text_in_file: bool
     high: bool
     monitored: bool
+    guarded: bool
 
 
 def belongs_in_file(text: bytes) -> bool:
@@ -260,7 +266,7 @@ def failed_to_parse(text: bytes, stderr: bytes) -> bool:
     return leaves_open(text) and last.startswith((b"bash: syntax error", b"bash: unexpected EOF"))
 
 
-def nothing_was_kept(command: Command, messages: bytes) -> bool:
+def lost_the_streams(command: Command, messages: bytes) -> bool:
     """Whether bash's own ``messages`` say that the streams were opened but not given to the text, which did not run."""
     return command.high and _NOTHING_KEPT in messages
 
@@ -274,6 +280,11 @@ def was_not_called(command: Command, ended: Report, stderr: bytes) -> bool:
 def is_free(name: bytes, shadowed: frozenset[int]) -> bool:
     """Whether no function has this name of ours."""
     return _NAMES.index(name) not in shadowed
+
+
+def may_change_prompts(text: bytes) -> bool:
+    """Whether ``text`` could give PROMPT_COMMAND an attribute."""
+    return _PROMPTS[0] in text
 
 
 def may_shadow(text: bytes) -> bool:
@@ -327,7 +338,9 @@ def _steps(command: Command) -> list[bytes]:
 
 
 def _apart(command: Command) -> bytes:
-    return _HIGH_APART if command.high else _APART
+    # From inside out: the first redirection fails before anything is open.
+    apart = _HIGH_APART if command.high else _APART
+    return apart.replace(b"}", b"}" + _MIXED_CASE, 1) if command.guarded else apart
 
 
 def _give_back(prompts: Iterable[bytes]) -> bytes:

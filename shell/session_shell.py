@@ -29,9 +29,10 @@ from shell.session_protocol import (
     file_text,
     fork_failed,
     is_free,
+    lost_the_streams,
+    may_change_prompts,
     may_shadow,
     needs_no_jobs,
-    nothing_was_kept,
     ready_line,
     reports,
     startup_lines,
@@ -61,7 +62,8 @@ class Shell:
         self._command: Command | None = None
         self._prompts: tuple[bytes, ...] = (b"", b"", b"")
         self._high = True
-        self._has_jobs = False
+        self._has_jobs = True  # see conf/shell.rc
+        self._guarded = False
         self.process = BashProcess(
             account,
             source,
@@ -107,9 +109,12 @@ class Shell:
         # The last way needs as few descriptors as can be.
         high = self._high and way is not Way.BARE_PROMPT
         monitored = way is Way.BARE_PROMPT or not self._can_do_without_jobs(text)
-        command = Command(self.nonce, text, code, exchange.paths, shadowed, prompts, in_file, high, monitored)
+        command = Command(
+            self.nonce, text, code, exchange.paths, shadowed, prompts, in_file, high, monitored, self._guarded
+        )
         lines = command_lines(command) if usual else direct_lines(command, way)
         self._command = command
+        self._guarded = self._guarded or may_change_prompts(text)
         self.process.send(lines)
 
     def ask_again(self, way: Way) -> None:
@@ -131,7 +136,7 @@ class Shell:
 
     def lost_the_streams(self) -> bool:
         """Whether the text did not run although its streams were opened."""
-        return self._command is not None and nothing_was_kept(self._command, self.messages)
+        return self._command is not None and lost_the_streams(self._command, self.messages)
 
     def had_no_high(self) -> bool:
         """Whether the text did not run for want of high descriptors; from now on the shell does without."""
@@ -171,7 +176,7 @@ class Shell:
         last = self.heard(Said.ENDED, Said.READY)
         if last is not None and last.prompts:
             self._prompts = last.prompts
-            if self.is_monitored:
+            if self.is_monitored and last.options:
                 self._has_jobs = b"m" in last.options
         if self._checks_names:
             self._shadowed = frozenset(report.number for report in self._heard if report.said is Said.SHADOWED)

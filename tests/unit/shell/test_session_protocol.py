@@ -33,7 +33,8 @@ _PATHS = Paths("/x/out", "/x/err", "/x/command")
 
 def _command(text: bytes, *, shadowed: frozenset[int] = frozenset(), monitored: bool = True) -> Command:
     prompts = (b"", b"", b"")
-    return Command(_NONCE, text, 0, _PATHS, shadowed, prompts, text_in_file=False, high=True, monitored=monitored)
+    more = {"text_in_file": False, "high": True, "guarded": True}
+    return Command(_NONCE, text, 0, _PATHS, shadowed, prompts, monitored=monitored, **more)
 
 
 def test_bash_reads_every_byte_of_a_quoted_text_back() -> None:
@@ -65,8 +66,8 @@ def test_a_report_is_found_among_other_messages() -> None:
 
 
 def test_a_report_tells_the_options_of_the_shell() -> None:
-    data = b"bash: /dev/null/%s.r.0.///himBHs: Not a directory\n" % _NONCE
-    assert reports(_NONCE, data)[0] == [Report(Said.READY, 0, (b"", b"", b""), b"himBHs")]
+    data = b"bash: /dev/null/%s.e.0.///himBHs: Not a directory\n" % _NONCE
+    assert reports(_NONCE, data)[0] == [Report(Said.ENDED, 0, (b"", b"", b""), b"himBHs")]
 
 
 def test_a_report_under_another_nonce_means_nothing() -> None:
