@@ -10,8 +10,8 @@ Checked by: tests/unit/shell/test_session_protocol.py and the conformance cases.
 How it works. An interactive bash runs the text in PROMPT_COMMAND before it prompts, and there, unlike at its
 prompt, it neither prints "[1] 4711" for a job nor "[1]+ Done" when one ends. So each command is one line that sets
 PROMPT_COMMAND to: give the user's prompt variables back, run the command's text with its own streams, say the exit
-code, take the prompt variables away again. A second line does the same once the prompt was reached; after a text that
-was cut short it is the only one that does.
+code, take the prompt variables away again. A second line says that the prompt was reached. When it is the first word,
+the text was cut short, and a third line takes the prompt variables away.
 
 The prompt variables are kept by the daemon between commands: nobody sees the prompt, and what they hold may run
 programs, wait, or exit.
@@ -147,7 +147,8 @@ class Said(enum.Enum):
 class Report:
     """One message of bash's. ``number`` is ``$?``, for SHADOWED the index of a name.
 
-    ``prompts`` of ENDED and READY: the values of the prompt variables, each as a word of bash's own quoting or empty.
+    ``prompts`` of ENDED and of a READY that follows none: the values of the prompt variables, each as a word of bash's
+    own quoting or empty.
     ``options`` of ENDED: ``$-``, together with these.
     """
 
@@ -158,10 +159,14 @@ class Report:
 
 
 _KINDS = {kind.value.encode(): kind for kind in Said}
+# Told apart are the reports on a command and late ones on those before.
+NONCE_BYTES = 6
 # Matched at one place of a line only, so that no line, however long, takes more than one pass.
 _MARK = b"/dev/null/"
 _REPORT = re.compile(
-    _MARK + rb"([0-9a-f]{24})\.([erf])\.(\d{1,3})(?:\." + b"/".join([_WORD] * len(_PROMPTS)) + rb"(?:/(\w*))?)?: "
+    _MARK
+    + rb"([0-9a-f]{%d})\.([erf])\.(\d{1,3})" % (2 * NONCE_BYTES)
+    + rb"(?P<values>\.%s(?:/(\w*))?)?: " % b"/".join([_WORD] * len(_PROMPTS))
 )
 
 
@@ -304,7 +309,7 @@ def command_lines(command: Command) -> bytes:
     check = _shadow_check(nonce) if may_shadow(command.text) else b""
     if b"enable" in command.text:
         check += _ENABLE
-    ready = ready_line(nonce, Way.PROMPT_COMMAND, command.monitored)
+    ready = ready_line(nonce, command.monitored)
     return b" %s\n%s" % (_APART % (b"PROMPT_COMMAND=" + quoted(body + check)), ready)
 
 
@@ -316,19 +321,24 @@ def direct_lines(command: Command, way: Way) -> bytes:
         parts = [_NO_EDITING, *_steps(command)]
     first = _apart(command) % b"; ".join(parts)
     # The empty line has the parser forget what an open "((" left in it: it would not know our bracket as one.
-    return b" %s\n\n%s" % (first, ready_line(nonce, way, command.monitored))
+    return b" %s\n\n%s" % (first, ready_line(nonce, command.monitored))
 
 
 def startup_lines(nonce: bytes, setup: bytes) -> bytes:
     """The first lines of a fresh shell: ``setup`` (conf/shell.rc), then a report that it is ready."""
     first = b" \\builtin eval %s%s%s\n" % (quoted(setup), _shadow_check(nonce), _ENABLE)
-    return first + ready_line(nonce, Way.PROMPT_COMMAND)
+    return first + hiding_line(nonce)
 
 
-def ready_line(nonce: bytes, way: Way, monitored: bool = True) -> bytes:
+def ready_line(nonce: bytes, monitored: bool = True) -> bytes:
     """The line that is run at the prompt, once the text is over."""
-    say = (_say if way is Way.BARE_PROMPT else _say_and_hide)(nonce, Said.READY)
+    say = _say(nonce, Said.READY)
     return b" %s\n" % (_APART % (say if monitored else say + b"; " + _MONITOR_ON))
+
+
+def hiding_line(nonce: bytes) -> bytes:
+    """The line that says READY with the values of the prompt variables, and takes them away."""
+    return b" %s\n" % (_APART % _say_and_hide(nonce, Said.READY))
 
 
 def _steps(command: Command) -> list[bytes]:
@@ -357,8 +367,8 @@ def reports(nonce: bytes, data: bytes) -> tuple[list[Report], bytes]:
         if match is None or not line.endswith(b"\n"):
             others.append(line)
         elif match[1] == nonce:
-            said, number, *prompts, options = match.groups(b"")[1:]
-            found.append(Report(_KINDS[said], int(number), tuple(prompts), options))
+            said, number, values, *prompts, options = match.groups(b"")[1:]
+            found.append(Report(_KINDS[said], int(number), tuple(prompts) if values else (), options))
     return found, b"".join(others)
 
 

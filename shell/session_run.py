@@ -141,7 +141,7 @@ class Run:
                 return
             if not self._asked_again:
                 self._asked_again = True
-                self._shell.ask_again(self._way)
+                self._shell.ask_again()
             else:
                 self.is_deaf = self._bash.foreground_group() == self._bash.pid
                 self._bash.end_input()
@@ -191,7 +191,7 @@ class Run:
             self._wait_over(_PAUSE_SECONDS)
             if not self._gone():
                 if self._bash.waits_for_input():
-                    self._shell.ask_again(self._way)
+                    self._shell.ask_again()
                 elif self._shell.is_monitored:
                     self._interrupt_shell()
                 else:

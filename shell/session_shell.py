@@ -13,12 +13,14 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gevent.event import Event
 
 from shell.accounts import Account
 from shell.session_protocol import (
     HIGH_DESCRIPTORS,
+    NONCE_BYTES,
     Command,
     Report,
     Said,
@@ -28,6 +30,7 @@ from shell.session_protocol import (
     direct_lines,
     file_text,
     fork_failed,
+    hiding_line,
     is_free,
     lost_the_streams,
     may_change_prompts,
@@ -59,6 +62,8 @@ class Shell:
         self._heard: list[Report] = []
         self._shadowed: frozenset[int] = frozenset()
         self._checks_names = False
+        self._hides = False
+        self._cut_short: Report | None = None
         self._command: Command | None = None
         self._prompts: tuple[bytes, ...] = (b"", b"", b"")
         self._high = True
@@ -76,7 +81,7 @@ class Shell:
 
     def start(self, setup: bytes) -> bool:
         """Send ``setup`` and wait for the first prompt; False when it does not come."""
-        self._begin(checks_names=True)
+        self._begin(checks_names=True, hides=False)
         self.process.send(startup_lines(self.nonce, setup))
         deadline = time.monotonic() + _START_SECONDS
         while self.process.is_alive and time.monotonic() < deadline:
@@ -104,7 +109,7 @@ class Shell:
         """Have bash run ``text``; from now on only what it reports about this command counts."""
         code, shadowed, prompts = self.code, self._shadowed, self._prompts
         usual = way is Way.PROMPT_COMMAND
-        self._begin(checks_names=may_shadow(text) and usual)
+        self._begin(checks_names=may_shadow(text) and usual, hides=way is not Way.BARE_PROMPT)
         in_file = usual and belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
         # The last way needs as few descriptors as can be.
         high = self._high and way is not Way.BARE_PROMPT
@@ -117,9 +122,9 @@ class Shell:
         self._guarded = self._guarded or may_change_prompts(text)
         self.process.send(lines)
 
-    def ask_again(self, way: Way) -> None:
+    def ask_again(self) -> None:
         """Ask once more whether bash is at its prompt: an interrupt while it read the question made it forget that."""
-        self.process.send(ready_line(self.nonce, way, self.is_monitored))
+        self.process.send(ready_line(self.nonce, self.is_monitored))
 
     @property
     def is_monitored(self) -> bool:
@@ -159,12 +164,14 @@ class Shell:
         """End the current ``wait``."""
         self._turned.set()
 
-    def _begin(self, *, checks_names: bool) -> None:
-        self.nonce = secrets.token_hex(12).encode()
+    def _begin(self, *, checks_names: bool, hides: bool) -> None:
+        self.nonce = secrets.token_hex(NONCE_BYTES).encode()
         self.messages = b""
         self.loose_output = b""
         self._heard = []
         self._checks_names = checks_names
+        self._hides = hides
+        self._cut_short = None
         self._turned.clear()
 
     def _can_do_without_jobs(self, text: bytes) -> bool:
@@ -184,9 +191,20 @@ class Shell:
     def _take_message(self, data: bytes) -> None:
         found, rest = reports(self.nonce, self.messages + data)
         self.messages = rest[-_MESSAGE_BYTES:]
-        if found:
-            self._heard += found
-            self._turned.set()
+        for report in found:
+            self._take_report(report)
+
+    def _take_report(self, report: Report) -> None:
+        if report.said is Said.READY and self._hides and not self.heard(Said.ENDED, Said.READY):
+            if not report.prompts:
+                # The text was cut short, and with it what takes the prompt variables away.
+                self._cut_short = self._cut_short or report
+                self.process.send(hiding_line(self.nonce))
+                return
+            # Its own number is that of the line before.
+            report = replace(report, number=self._cut_short.number if self._cut_short else report.number)
+        self._heard.append(report)
+        self._turned.set()
 
     def _take_output(self, data: bytes) -> None:
         """Bash itself wrote to its standard output: of interest when it was an EXIT trap."""

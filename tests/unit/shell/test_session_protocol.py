@@ -27,7 +27,7 @@ from shell.session_protocol import (
     without_reports,
 )
 
-_NONCE = b"0123456789abcdef01234567"
+_NONCE = b"0123456789ab"
 _PATHS = Paths("/x/out", "/x/err", "/x/command")
 
 
