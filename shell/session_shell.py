@@ -155,7 +155,7 @@ class Shell:
         return report is not None and self._command is not None and was_not_called(self._command, report, stderr)
 
     def wait(self, seconds: float | None) -> bool:
-        """Until bash reports or dies or somebody calls ``wake``; False when ``seconds`` went by instead."""
+        """Until bash is at its prompt or dies or somebody calls ``wake``; False when ``seconds`` went by instead."""
         happened: bool = self._turned.wait(seconds)
         self._turned.clear()
         return happened
@@ -204,7 +204,9 @@ class Shell:
             # Its own number is that of the line before.
             report = replace(report, number=self._cut_short.number if self._cut_short else report.number)
         self._heard.append(report)
-        self._turned.set()
+        # Nobody goes on before bash is at its prompt; whoever counts the time since the end looks now and then.
+        if report.said is Said.READY:
+            self._turned.set()
 
     def _take_output(self, data: bytes) -> None:
         """Bash itself wrote to its standard output: of interest when it was an EXIT trap."""
