@@ -10,8 +10,8 @@ Checked by: tests/unit/shell/test_session_protocol.py and the conformance cases.
 How it works. An interactive bash runs the text in PROMPT_COMMAND before it prompts, and there, unlike at its
 prompt, it neither prints "[1] 4711" for a job nor "[1]+ Done" when one ends. So each command is one line that sets
 PROMPT_COMMAND to: give the user's prompt variables back, run the command's text with its own streams, say the exit
-code, take the prompt variables away again. A second line says that the prompt was reached. When it is the first word,
-the text was cut short, and a third line takes the prompt variables away.
+code, take the prompt variables away again. A second line does the same once the prompt was reached; after a text that
+was cut short it is the only one that does.
 
 The prompt variables are kept by the daemon between commands: nobody sees the prompt, and what they hold may run
 programs, wait, or exit.
@@ -60,7 +60,9 @@ _ANY_NAME = re.compile(rb"eval|source|builtin|command|\.\s")
 _AT_COMMAND = (
     rb"(?:^|[;&|({`)\n]|\b(?:then|do|else|elif|if|while|until|time)\s|(?:^|\s)!\s"
     rb"|\b(?:eval|trap)\s+(?:--\s+)?[\"']|\balias\s[^;&|\n]{0,300}=[\"'])"
-    rb"[ \t]*(?:(?:\w+=|\d*[<>]+&?[ \t]*[^\s<>])\S*[ \t]+)*\\?(?:(?:builtin|command)[ \t]+\\?)*"
+    # All bounded: a hostile text must not be looked at for seconds.
+    rb"[ \t]{0,100}(?:(?:\w{1,50}=|\d{0,3}[<>]{1,3}&?[ \t]{0,5})[^\s;&|<>]{0,100}[ \t]{1,10}){0,5}"
+    rb"\\?(?:(?:builtin|command)[ \t]{1,10}\\?){0,3}"
 )
 _JOB_WORDS = re.compile(
     _AT_COMMAND + rb"(?:(?:jobs|fg|bg|disown)(?=[\s;&|)}<>`\"']|$)|wait\s+-|%(?:\d+|[%+-]|\?\w+)(?=[\s;&|)]|$))"
@@ -76,7 +78,8 @@ _TIMEOUT = re.compile(rb"\btimeout\b")
 _PIPE = re.compile(rb"(?<!\|)\|(?!\|)")
 _BACKGROUND = re.compile(rb"(?<![&<>|])&(?![&>])")
 _MONITOR_WORDS = re.compile(
-    rb"\$-|\b(?:monitor|coproc|wait|suspend|trap|eval|source)\b|\bset\b[^;&|\n]*\s[-+]\w*m|(?:^|[;&|({\n])[ \t]*\.\s"
+    rb"\$-|\b(?:monitor|coproc|wait|suspend|trap|eval|source)\b|\bset\b[^;&|\n]{0,100}\s[-+]\w{0,20}m"
+    rb"|(?:^|[;&|({\n])[ \t]{0,100}\.\s"
 )
 _LARGE_BYTES = 1 << 16
 # Bash measures the rest of the text at each quote.
@@ -147,9 +150,9 @@ class Said(enum.Enum):
 class Report:
     """One message of bash's. ``number`` is ``$?``, for SHADOWED the index of a name.
 
-    ``prompts`` of ENDED and of a READY that follows none: the values of the prompt variables, each as a word of bash's
-    own quoting or empty.
-    ``options`` of ENDED: ``$-``, together with these.
+    ``prompts`` of ENDED and READY: the values of the prompt variables, each as a word of bash's own quoting or empty;
+    none at all at the bare prompt.
+    ``options``: ``$-``, together with these.
     """
 
     said: Said
@@ -184,10 +187,8 @@ def _say(nonce: bytes, said: Said, number: bytes = b"$?") -> bytes:
 def _say_and_hide(nonce: bytes, said: Said) -> bytes:
     """Says the exit code and what the prompt variables hold, and empties these."""
     values = b"/".join(b"${%s+${%s@Q}}" % (name, name) for name in _PROMPTS)
-    if said is Said.ENDED:
-        values += b"/$-"
     empty = b" ".join(b"%s=" % name for name in _PROMPTS)
-    return b'9<"/dev/null/%s.%s.$?.%s" || %s' % (nonce, said.value.encode(), values, empty)
+    return b'9<"/dev/null/%s.%s.$?.%s" || %s' % (nonce, said.value.encode(), values + b"/$-", empty)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,10 @@ def failed_to_parse(text: bytes, stderr: bytes) -> bool:
 
 def lost_the_streams(command: Command, messages: bytes) -> bool:
     """Whether bash's own ``messages`` say that the streams were opened but not given to the text, which did not run."""
-    return command.high and _NOTHING_KEPT in messages
+    if command.high and _NOTHING_KEPT in messages:
+        return True
+    # Opened, but there was no descriptor left to keep what it would take the place of.
+    return b"bash: %s: Too many open files\n" % command.paths.stderr.encode() in messages
 
 
 def was_not_called(command: Command, ended: Report, stderr: bytes) -> bool:
@@ -309,7 +313,7 @@ def command_lines(command: Command) -> bytes:
     check = _shadow_check(nonce) if may_shadow(command.text) else b""
     if b"enable" in command.text:
         check += _ENABLE
-    ready = ready_line(nonce, command.monitored)
+    ready = ready_line(nonce, Way.PROMPT_COMMAND, command.monitored)
     return b" %s\n%s" % (_APART % (b"PROMPT_COMMAND=" + quoted(body + check)), ready)
 
 
@@ -321,24 +325,19 @@ def direct_lines(command: Command, way: Way) -> bytes:
         parts = [_NO_EDITING, *_steps(command)]
     first = _apart(command) % b"; ".join(parts)
     # The empty line has the parser forget what an open "((" left in it: it would not know our bracket as one.
-    return b" %s\n\n%s" % (first, ready_line(nonce, command.monitored))
+    return b" %s\n\n%s" % (first, ready_line(nonce, way, command.monitored))
 
 
 def startup_lines(nonce: bytes, setup: bytes) -> bytes:
     """The first lines of a fresh shell: ``setup`` (conf/shell.rc), then a report that it is ready."""
     first = b" \\builtin eval %s%s%s\n" % (quoted(setup), _shadow_check(nonce), _ENABLE)
-    return first + hiding_line(nonce)
+    return first + ready_line(nonce, Way.PROMPT_COMMAND)
 
 
-def ready_line(nonce: bytes, monitored: bool = True) -> bytes:
+def ready_line(nonce: bytes, way: Way, monitored: bool = True) -> bytes:
     """The line that is run at the prompt, once the text is over."""
-    say = _say(nonce, Said.READY)
+    say = (_say if way is Way.BARE_PROMPT else _say_and_hide)(nonce, Said.READY)
     return b" %s\n" % (_APART % (say if monitored else say + b"; " + _MONITOR_ON))
-
-
-def hiding_line(nonce: bytes) -> bytes:
-    """The line that says READY with the values of the prompt variables, and takes them away."""
-    return b" %s\n" % (_APART % _say_and_hide(nonce, Said.READY))
 
 
 def _steps(command: Command) -> list[bytes]:

@@ -141,7 +141,7 @@ class Run:
                 return
             if not self._asked_again:
                 self._asked_again = True
-                self._shell.ask_again()
+                self._shell.ask_again(self._way)
             else:
                 self.is_deaf = self._bash.foreground_group() == self._bash.pid
                 self._bash.end_input()
@@ -191,15 +191,15 @@ class Run:
             self._wait_over(_PAUSE_SECONDS)
             if not self._gone():
                 if self._bash.waits_for_input():
-                    self._shell.ask_again()
-                elif self._shell.is_monitored:
+                    self._shell.ask_again(self._way)
+                elif self._shell.has_jobs:
                     self._interrupt_shell()
                 else:
                     self._interrupt_together()
                 self._wait_over(_PAUSE_SECONDS)
 
     def _interrupt(self) -> None:
-        if not self._shell.is_monitored:
+        if not self._shell.has_jobs:
             self._interrupt_together()
             return
         send_signal(self._foreground(), signal.SIGINT, self._uid)
@@ -232,7 +232,7 @@ class Run:
         return bool(targets)
 
     def _foreground(self) -> list[Process]:
-        group, has_jobs = self._bash.foreground_group(), self._shell.is_monitored
+        group, has_jobs = self._bash.foreground_group(), self._shell.has_jobs
         return foreground(self._bash.pid, group, self._since, has_jobs=has_jobs)
 
     def _gone(self) -> bool:

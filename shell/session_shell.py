@@ -13,7 +13,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gevent.event import Event
 
@@ -30,7 +29,6 @@ from shell.session_protocol import (
     direct_lines,
     file_text,
     fork_failed,
-    hiding_line,
     is_free,
     lost_the_streams,
     may_change_prompts,
@@ -62,12 +60,11 @@ class Shell:
         self._heard: list[Report] = []
         self._shadowed: frozenset[int] = frozenset()
         self._checks_names = False
-        self._hides = False
-        self._cut_short: Report | None = None
         self._command: Command | None = None
         self._prompts: tuple[bytes, ...] = (b"", b"", b"")
         self._high = True
         self._has_jobs = True  # see conf/shell.rc
+        self._knows_jobs = True
         self._guarded = False
         self.process = BashProcess(
             account,
@@ -81,7 +78,7 @@ class Shell:
 
     def start(self, setup: bytes) -> bool:
         """Send ``setup`` and wait for the first prompt; False when it does not come."""
-        self._begin(checks_names=True, hides=False)
+        self._begin(checks_names=True)
         self.process.send(startup_lines(self.nonce, setup))
         deadline = time.monotonic() + _START_SECONDS
         while self.process.is_alive and time.monotonic() < deadline:
@@ -109,7 +106,7 @@ class Shell:
         """Have bash run ``text``; from now on only what it reports about this command counts."""
         code, shadowed, prompts = self.code, self._shadowed, self._prompts
         usual = way is Way.PROMPT_COMMAND
-        self._begin(checks_names=may_shadow(text) and usual, hides=way is not Way.BARE_PROMPT)
+        self._begin(checks_names=may_shadow(text) and usual)
         in_file = usual and belongs_in_file(text) and exchange.write_text(file_text(text, shadowed))
         # The last way needs as few descriptors as can be.
         high = self._high and way is not Way.BARE_PROMPT
@@ -122,14 +119,19 @@ class Shell:
         self._guarded = self._guarded or may_change_prompts(text)
         self.process.send(lines)
 
-    def ask_again(self) -> None:
+    def ask_again(self, way: Way) -> None:
         """Ask once more whether bash is at its prompt: an interrupt while it read the question made it forget that."""
-        self.process.send(ready_line(self.nonce, self.is_monitored))
+        self.process.send(ready_line(self.nonce, way, self.is_monitored))
 
     @property
     def is_monitored(self) -> bool:
         """Whether the current command's text runs with the job control that the shell has, and not with none."""
         return self._command is None or self._command.monitored
+
+    @property
+    def has_jobs(self) -> bool:
+        """Whether the current command's text began with job control."""
+        return self.is_monitored and self._has_jobs
 
     def heard(self, *kinds: Said) -> Report | None:
         """The first report of one of these kinds on the current command."""
@@ -164,27 +166,26 @@ class Shell:
         """End the current ``wait``."""
         self._turned.set()
 
-    def _begin(self, *, checks_names: bool, hides: bool) -> None:
+    def _begin(self, *, checks_names: bool) -> None:
         self.nonce = secrets.token_hex(NONCE_BYTES).encode()
         self.messages = b""
         self.loose_output = b""
         self._heard = []
         self._checks_names = checks_names
-        self._hides = hides
-        self._cut_short = None
         self._turned.clear()
 
     def _can_do_without_jobs(self, text: bytes) -> bool:
         """Whether ``text`` is better run without the job control that the shell has, and this can be switched off."""
-        return self._has_jobs and needs_no_jobs(text) and is_free(b"builtin", self._shadowed)
+        return self._has_jobs and self._knows_jobs and needs_no_jobs(text) and is_free(b"builtin", self._shadowed)
 
     def _remember(self) -> None:
         """Take over what the reports on the last command say about the shell."""
         last = self.heard(Said.ENDED, Said.READY)
         if last is not None and last.prompts:
             self._prompts = last.prompts
-            if self.is_monitored and last.options:
+            if self.is_monitored:
                 self._has_jobs = b"m" in last.options
+        self._knows_jobs = last is not None and bool(last.options)
         if self._checks_names:
             self._shadowed = frozenset(report.number for report in self._heard if report.said is Said.SHADOWED)
 
@@ -195,14 +196,6 @@ class Shell:
             self._take_report(report)
 
     def _take_report(self, report: Report) -> None:
-        if report.said is Said.READY and self._hides and not self.heard(Said.ENDED, Said.READY):
-            if not report.prompts:
-                # The text was cut short, and with it what takes the prompt variables away.
-                self._cut_short = self._cut_short or report
-                self.process.send(hiding_line(self.nonce))
-                return
-            # Its own number is that of the line before.
-            report = replace(report, number=self._cut_short.number if self._cut_short else report.number)
         self._heard.append(report)
         # Nobody goes on before bash is at its prompt; whoever counts the time since the end looks now and then.
         if report.said is Said.READY:

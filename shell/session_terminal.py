@@ -127,10 +127,12 @@ class BashProcess:
     def send(self, data: bytes) -> None:
         """Write to bash's input; waits cooperatively while the pipe is full. A bash that is gone is no error."""
         view = memoryview(data)
-        while view and self.is_alive and self._input >= 0:
+        while view and self._input >= 0:
             try:
                 view = view[os.write(self._input, view) :]
             except BlockingIOError:
+                if not self.is_alive:
+                    return
                 gevent.sleep(0.001)
             except BrokenPipeError:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 
 import pytest
 from hypothesis import given
@@ -212,3 +213,33 @@ def test_a_fork_that_was_given_up_is_told_from_one_that_is_tried_again() -> None
 def test_our_reports_are_taken_out_of_a_dead_shells_stderr() -> None:
     line = b"bash: /dev/null/%s.e.0.//: Not a directory\n" % _NONCE
     assert without_reports(_NONCE, b"a\n" + line + b"b\n") == b"a\nb\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b";>" * 32_000,
+        b";a=" * 21_000,
+        b"a=" * 32_000,
+        b"x=" + b"a" * 65_000,
+        b"; " + b" " * 65_000,
+        b"curl 'https://example.org/?" + b"a=1&" * 15_000 + b"'",
+        b";x=1" * 16_000,
+        b"timeout a|b; " + b"set " * 16_000,
+        b"timeout a|b; " + b"set -" + b"a" * 65_000,
+        b"timeout a|b\n" + b" " * 65_000,
+        b"kill " * 13_000,
+        b"command " * 8_000,
+        b"<<A\nA\n" * 10_000,
+        b"$((" * 20_000,
+    ],
+    ids=lambda text: text[:20].decode(),
+)
+def test_no_text_is_looked_at_for_long(text: bytes) -> None:
+    started = time.process_time()
+    belongs_in_file(text)
+    leaves_open(text)
+    needs_no_jobs(text)
+    may_shadow(text)
+    # The daemon serves nobody meanwhile. Quadratic looks took ten seconds.
+    assert time.process_time() - started < 1
