@@ -99,7 +99,7 @@ _APART = b"{ %s; } </dev/null"
 # the next free number (242 to 244) and closes both in programs. A text that lowers its limit makes it impossible to
 # put back a high descriptor: 0, 1 and 2 therefore come last, or in an outer group, and so are put back before.
 # 254 is there to fail while nothing has been run, when there are fewer descriptors than all of this needs. (255 is
-# bash's.) Each byte counts: bash reads our lines one by one.
+# bash's.)
 _HIGH_APART = b"{ %s; } 240</dev/null <&240 254<&241"
 _HIGH_STREAMS = b"238>%s 239>%s 240<&241 238<&240 239<&240 1>&243 2>&244"
 HIGH_DESCRIPTORS = 256

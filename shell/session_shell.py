@@ -192,13 +192,9 @@ class Shell:
     def _take_message(self, data: bytes) -> None:
         found, rest = reports(self.nonce, self.messages + data)
         self.messages = rest[-_MESSAGE_BYTES:]
-        for report in found:
-            self._take_report(report)
-
-    def _take_report(self, report: Report) -> None:
-        self._heard.append(report)
+        self._heard += found
         # Nobody goes on before bash is at its prompt; whoever counts the time since the end looks now and then.
-        if report.said is Said.READY:
+        if any(report.said is Said.READY for report in found):
             self._turned.set()
 
     def _take_output(self, data: bytes) -> None:

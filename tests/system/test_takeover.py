@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,11 +53,16 @@ def state(path: Path) -> tuple[int, str]:
     return found.st_uid, f"{stat.S_IMODE(found.st_mode):o}"
 
 
-def test_a_search_takes_all_that_the_runner_could_write(test_users: TestUsers, image: Path) -> None:
-    places = SharedPlaces()
-    places.start_scan(test_users.runner)
-    places.purge(test_users.runner, everywhere=True)
+def search(users: TestUsers, keep: Iterable[str] = ()) -> None:
+    """Look for what the runner could write, to the end."""
+    places = SharedPlaces(keep=keep)
+    places.start_scan(users.runner)
+    places.purge(users.runner, everywhere=True)
     places.close()
+
+
+def test_a_search_takes_all_that_the_runner_could_write(test_users: TestUsers, image: Path) -> None:
+    search(test_users)
     names = ("home", "group", "roots/file", "roots/tool", "roots/log")
     assert [state(image / name) for name in names] == [
         (0, "700"), (0, "755"), (0, "644"), (0, "755"), (0, "644"),
@@ -69,10 +74,7 @@ def test_a_search_takes_all_that_the_runner_could_write(test_users: TestUsers, i
 
 def test_nobody_elses_is_touched(test_users: TestUsers, image: Path) -> None:
     before = {name: state(image / name) for name in ("agents", "roots", "roots/other", "roots/link")}
-    places = SharedPlaces()
-    places.start_scan(test_users.runner)
-    places.purge(test_users.runner, everywhere=True)
-    places.close()
+    search(test_users)
     assert {name: state(image / name) for name in before} == before
     assert os.stat("/etc/passwd").st_uid == 0
 
@@ -80,10 +82,7 @@ def test_nobody_elses_is_touched(test_users: TestUsers, image: Path) -> None:
 @pytest.mark.parametrize("name", ["plain", "[a-z]*", "a?b\\\\c"])
 def test_what_is_kept_stays_the_runners(test_users: TestUsers, image: Path, name: str) -> None:
     (image / "home").rename(image / name)
-    places = SharedPlaces(keep=[str(image / name)])
-    places.start_scan(test_users.runner)
-    places.purge(test_users.runner, everywhere=True)
-    places.close()
+    search(test_users, keep=[str(image / name)])
     assert state(image / name) == (test_users.runner.uid, "755")
 
 
